@@ -7,8 +7,6 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
-    Unverified,
-    Verified,
     batches_of,
 )
 from ragshield_core.quarantine.grouping import Narrowing
@@ -26,8 +24,6 @@ __all__ = [
     "Print",
     "Quarantine",
     "Status",
-    "Unverified",
-    "Verified",
     "batches_of",
     "unkeepable",
 ]

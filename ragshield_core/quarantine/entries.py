@@ -93,39 +93,6 @@ class LogRecord:
     note: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """Outcome of the last verification of log and entries.
-
-    Attributes
-    ----------
-    at, by
-        When, and who.
-    whole
-        Whether all was as it was written.
-    up_to
-        The last line of the log then; what came later was not looked at.
-    said
-        What was broken; empty if nothing was.
-    """
-
-    at: dt.datetime
-    by: str
-    whole: bool
-    up_to: int
-    said: str = ""
-
-
-class Unverified(StrEnum):
-    """Why the outcome of the last verification is unknown."""
-
-    NEVER = "never"
-    OTHER_KEY = "other key"
-    """It was noted with another audit key, or without, so that it cannot be checked."""
-    CHANGED = "changed"
-    """Its line was changed after it was written."""
-
-
 def batch_of(held: Sequence[HeldEntry]) -> Batch:
     """Return held entries as a batch, as they came."""
     return Batch.of(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
@@ -17,7 +16,7 @@ from ragshield_core.database.tables import LogRow, checked
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
-from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified
+from ragshield_core.quarantine.entries import LogRecord
 from ragshield_core.quarantine.evidence import (
     head_of,
     is_line,
@@ -30,11 +29,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")
 
-# Action and notes of the lines that record verifications.
-VERIFY, WHOLE, BROKEN = "verify", "whole", "broken"
-VERIFIED = re.compile(
-    rf"(?P<outcome>{WHOLE}|{BROKEN}) up to line (?P<line>\d{{1,19}})(?:: (?P<said>.*))?", re.DOTALL
-)
+# Action of the lines that record verifications.
+VERIFY = "verify"
 
 
 class AuditLog:
@@ -223,9 +219,9 @@ class AuditLog:
             with self.database.read(still=True) as session:
                 verify_all(session, self.digests, self.namespace, anchor)
         except TamperedError as error:
-            self._record_verified(by if reached else None, f"{BROKEN} up to line {end}: {error}")
+            self._record_verified(by if reached else None, f"broken up to line {end}: {error}")
             raise
-        self._record_verified(by, f"{WHOLE} up to line {end}")
+        self._record_verified(by, f"whole up to line {end}")
 
     def _record_verified(self, by: str | None, note: str) -> None:
         if by is None:
@@ -235,32 +231,20 @@ class AuditLog:
         except QuarantineError as error:  # another key, or a read-only database
             logger.error("the log could not be told that it was verified: %s", error)  # noqa: TRY400
 
-    def verification(self) -> Verified | Unverified:
-        """Return the outcome of the last :meth:`verify` with ``by``, or why there is none.
+    def verification(self) -> tuple[LogRecord | None, bool]:
+        """Return the line of the last :meth:`verify` with ``by``, and whether its digest holds.
 
-        Only of this namespace, and only if the digests of its line hold.
+        It does not hold where the line was changed, or written with another key: then nobody knows
+        what came out. Only of this namespace.
         """
         query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
         query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
         with self.database.read() as session:
             line = session.scalars(query.limit(1)).first()
             if line is None:
-                return Unverified.NEVER
-            if line.key_name != self.digests.key_name:
-                return Unverified.OTHER_KEY
-            if not is_line(session, self.digests, line):
-                logger.error("line %d of the log, of a verification, was changed", line.seq)
-                return Unverified.CHANGED
-            said = VERIFIED.fullmatch(line.note or "")
-            if said is None:  # a record of the same name that somebody else wrote
-                return Unverified.NEVER
-            return Verified(
-                at=dt.datetime.fromisoformat(line.at),
-                by=line.actor,
-                whole=said["outcome"] == WHOLE,
-                up_to=int(said["line"]),
-                said=said["said"] or "",
-            )
+                return None, True
+            ours = line.key_name == self.digests.key_name
+            return record_of(line), ours and is_line(session, self.digests, line)
 
     # Keys
 

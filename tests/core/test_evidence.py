@@ -18,7 +18,6 @@ from ragshield_core.cli import main
 from ragshield_core.database import table_of
 from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError, TamperedError
-from ragshield_core.quarantine import Unverified, Verified
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.tools.rules import Rules
 
@@ -426,18 +425,19 @@ def test_the_command_seals(on_file, ragshield, monkeypatch):
     assert Quarantine(on_file).log.lines()[-1].actor == "anna"
 
 
-def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on_file, key, caplog):
-    assert quarantine.log.verification() is Unverified.NEVER
+@pytest.mark.parametrize("change", ["actor = 'eve'", "note = 'whole up to line 9'", "note = NULL"])
+def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on_file, key, change):
+    assert quarantine.log.verification() == (None, True)
     last = quarantine.log.end()
     quarantine.log.verify(by="nina")
-    assert (quarantine.log.verification().by, quarantine.log.verification().up_to) == ("nina", last)
+    line, believed = quarantine.log.verification()
+    assert (line.actor, line.note, believed) == ("nina", f"whole up to line {last}", True)
     others = Quarantine(on_file, namespace="others", audit_key=key)
-    assert others.log.verification() is Unverified.NEVER
+    assert others.log.verification() == (None, True)
     quarantine.log.verify()  # its own line is one of the log
-    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
-        connection.execute("UPDATE ragshield_audit_log SET actor = 'eve' WHERE action = 'verify'")
-    assert quarantine.log.verification() is Unverified.CHANGED
-    assert "of a verification, was changed" in caplog.text
+    sql(quarantine, f"UPDATE ragshield_audit_log SET {change} WHERE action = 'verify'")  # noqa: S608
+    line, believed = quarantine.log.verification()
+    assert (line.action, believed) == ("verify", False)
 
 
 FORGED = {
@@ -468,10 +468,11 @@ def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
     sql(quarantine, "UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'a'")
     with pytest.raises(QuarantineError):
         quarantine.log.verify(by="nightly")
-    assert not quarantine.log.verification().whole
+    line, believed = quarantine.log.verification()
+    assert (line.note.partition(":")[0], believed) == ("broken up to line 2", True)
     forge(quarantine, 3, note="whole up to line 2", **how)
-    why = Unverified.OTHER_KEY if "key_name" in how else Unverified.CHANGED
-    assert quarantine.log.verification() is why
+    line, believed = quarantine.log.verification()
+    assert (line.note, believed) == ("whole up to line 2", False)
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
@@ -513,24 +514,13 @@ def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_bac
     assert quarantine.hold(batch, [decision]) == {}
 
 
-def test_without_the_key_a_verification_cannot_be_checked_and_nobody_is_accused(on_file, caplog):
+def test_a_verification_with_another_key_is_not_believed(on_file):
     quarantine = Quarantine(on_file, audit_key=KEY)
-    assert quarantine.log.verification() is Unverified.NEVER
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     quarantine.log.verify(by="nina")
-    for key in (None, NEW):
-        other = Quarantine(on_file, audit_key=key)
-        assert other.log.verification() is Unverified.OTHER_KEY
-    assert caplog.text == ""
-    assert isinstance(quarantine.log.verification(), Verified)
-
-
-@pytest.mark.parametrize("note", ["whole up to line 9", "whole", None])
-def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog):
-    quarantine.log.verify(by="nina")
-    sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
-    assert quarantine.log.verification() is Unverified.CHANGED
-    assert "of a verification, was changed" in caplog.text
+    keys = (None, NEW, KEY)
+    believed = [Quarantine(on_file, audit_key=one).log.verification()[1] for one in keys]
+    assert believed == [False, False, True]
 
 
 @pytest.mark.parametrize("anchor", ["7", "9:abc"])
@@ -542,7 +532,8 @@ def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor)
     with pytest.raises(QuarantineError):
         quarantine.log.verify(anchor, by="nina")
     assert quarantine.log.head() == before
-    assert quarantine.log.verification().whole
+    line, believed = quarantine.log.verification()
+    assert (line.note, believed) == ("whole up to line 1", True)
 
 
 def test_what_is_broken_says_where_in_another_process_as_well(quarantine):

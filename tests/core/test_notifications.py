@@ -18,7 +18,6 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import Decision, Report, Unjudged, Verdict
-from ragshield_core.quarantine import Unverified
 from ragshield_core.tools.review.notifications import (
     TITLES,
     Kind,
@@ -159,17 +158,16 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, found("g0"))
     assert heard.notifier.verify(quarantine)
-    assert quarantine.log.verification() is Unverified.NEVER  # nobody in particular
+    assert quarantine.log.verification() == (None, True)  # nobody in particular
     assert heard.notifier.verify(quarantine, by="nightly")
-    last = quarantine.log.verification()
-    assert (last.by, last.whole, last.up_to, last.said) == ("nightly", True, 1, "")
+    last, _ = quarantine.log.verification()
+    assert (last.actor, last.note) == ("nightly", "whole up to line 1")
     with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve' WHERE seq = 1")
     for _ in range(2):
         assert not heard.notifier.verify(quarantine, by="nightly")
-    last = quarantine.log.verification()
-    assert (last.whole, last.up_to) == (False, 3)
-    assert "broken at line 1" in last.said
+    last, _ = quarantine.log.verification()
+    assert last.note.startswith("broken up to line 3: the audit log is broken at line 1")
     assert [one.kind for one in heard.all()] == [Kind.LOG_BROKEN]  # once, though the log has grown
 
 
@@ -183,11 +181,11 @@ def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(o
     for _ in range(4):
         assert not heard.notifier.verify(quarantine, anchor, by="nightly")
     assert quarantine.log.end() == 2
-    assert quarantine.log.verification() is Unverified.NEVER
+    assert quarantine.log.verification() == (None, True)
     for n in range(5, 9):  # others write on, up to the anchor and past it
         hold(quarantine, found(f"g{n}"))
         assert not heard.notifier.verify(quarantine, anchor, by="nightly")
-    assert not quarantine.log.verification().whole
+    assert quarantine.log.verification()[0].note.startswith("broken up to line")
     (one,) = heard.all()
     said = "broken at line 5: the anchor has seen it, and the log ends at line 2"
     assert (one.kind, said in one.said) == (Kind.LOG_BROKEN, True)

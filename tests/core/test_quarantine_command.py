@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ragshield_core import Batch, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.model.errors import QuarantineError
-from ragshield_core.quarantine import Status, Unverified
+from ragshield_core.quarantine import Status
 from ragshield_core.tools.review.cases import Cases
 
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
@@ -307,14 +307,15 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
 
 def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, monkeypatch):
     assert ragshield("quarantine", "verify")[0] == 0
-    assert held.log.verification() is Unverified.NEVER
+    assert held.log.verification() == (None, True)
     assert ragshield("quarantine", "verify", "--by", "nightly")[0] == 0
-    assert (held.log.verification().by, held.log.verification().whole) == ("nightly", True)
+    line, believed = held.log.verification()
+    assert (line.actor, line.note[:5], believed) == ("nightly", "whole", True)
     before = held.log.end()
     monkeypatch.setenv("RAGSHIELD_BY", "of the settings")
     code, head, _ = ragshield("quarantine", "verify", "--head")
     assert (code, head.strip(), held.log.end()) == (0, held.log.head(), before + 1)
-    assert held.log.verification().by == "of the settings"
+    assert held.log.verification()[0].actor == "of the settings"
 
 
 def test_cases_are_a_report_with_texts_reasons_and_what_to_do(ragshield, grouped, tmp_path):

@@ -19,7 +19,7 @@ from ragshield_core.learning.status import Status as GuardStatus
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
-from ragshield_core.quarantine import HeldEntry, Quarantine, Status, Unverified, Verified
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.audit.cases import advice_on, title_of
@@ -327,8 +327,8 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
 
     ``concerns`` lacks the questions, which the page asks by themselves. ``good`` is the share of
     what people have decided that was good: of all that is held, about as much is. ``whole`` says
-    whether cases count what waits. ``verified`` says when log and entries were last verified by
-    somebody, or why that is not known; ``n_since`` lines came after, but for the one that says so.
+    whether cases count what waits. ``verified`` is the line of the log that says when and by whom
+    log and entries were last verified, and ``believed`` whether it is as it was written.
     """
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
@@ -336,10 +336,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
     concerns = [one for one in standing.concerns() if one not in asked] if standing else []
     counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
-    verified = quarantine.log.verification() if there else Unverified.NEVER
-    n_since = 0
-    if isinstance(verified, Verified):
-        n_since = quarantine.log.end() - verified.up_to - 1
+    verified, believed = quarantine.log.verification() if there else (None, True)
     return {
         "standing": standing,
         "concerns": concerns,
@@ -350,7 +347,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
         "head": quarantine.log.head() if there else "0:",
         "suites": _suites(quarantine) if there else [],
         "verified": verified,
-        "n_since": n_since,
+        "believed": believed,
     }
 
 
