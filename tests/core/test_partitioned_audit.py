@@ -261,7 +261,8 @@ class Deadly(RayEngine):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_what_always_kills_its_worker_is_told(folder, tmp_path):
+def test_what_always_kills_its_worker_is_told(batch, tmp_path):
+    folder = written(batch, tmp_path / "in", files=1)
     with pytest.raises(SourceError, match=r"died 4 times.*smaller --partition-rows"):
         audited(folder, engine=Deadly(), work_dir=tmp_path)
 
