@@ -78,12 +78,10 @@ def over(found, queries=("q",), **options):
 class World:
     """A monitor on a knowledge base that can grow and shrink."""
 
-    def __init__(self, queries=None, *, entries=None, writable=False, **options):
+    def __init__(self, queries=None, *, entries=None, **options):
         self.entries = knowledge() if entries is None else entries
         self.retriever = MatrixRetriever(self.entries, embed)
         options = {"quarantine": Quarantine("sqlite://")} | options
-        if writable:
-            options |= {"remove": self.take_out, "restore": self.add}
         self.monitor = CanaryMonitor(queries or questions(), self.retriever, **options)
 
     def add(self, more):

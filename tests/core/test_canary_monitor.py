@@ -287,15 +287,6 @@ def test_remediation_stops_at_its_limit():
     assert not outcome.clean
 
 
-def test_own_functions_remove_and_restore():
-    removed, restored = [], []
-    world, bad = attacked(remove=removed.extend, restore=lambda b: restored.extend(b.texts))
-    world.monitor.quarantine(world.monitor.traceback().suspects)
-    assert set(removed) == set(bad.ids)
-    world.monitor.restore([bad.ids[0]])
-    assert restored == [bad.texts[0]]
-
-
 def test_a_held_revision_does_not_hide_the_live_one():
     world = watched()
     drift = world.monitor.check()[questions()[0]]
@@ -509,9 +500,6 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
         ({"quarantine": "sqlite://"}, r"quarantine is a str, expected a Quarantine: Quarantine\("),
         ({"quarantine": Quarantine}, "quarantine is the class Quarantine, expected"),
         ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
-        ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
-        ({"remove": print}, "belong together"),
-        ({"restore": print}, "belong together"),
         ({"k": 0}, "k is 0"),
         ({"retriever": 3}, "retriever is a int"),
         ({"retriever": MatrixRetriever}, "the class MatrixRetriever, expected an instance"),

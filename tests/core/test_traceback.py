@@ -258,7 +258,7 @@ def test_a_store_that_was_built_again_brings_nothing_new_but_copies_do():
 
 def test_what_would_move_up_counts_when_a_group_is_left_out():
     # Poison of two wordings, more of it than places: without one, the other takes over.
-    world = watched([QUERY, *questions()[8:]], writable=True)
+    world = watched([QUERY, *questions()[8:]])
     world.add(batch([(f"bad-{i}", f"What of the {NAME}? Of {NAME}: no{i}") for i in range(4)]))
     more = [(f"worse-{i}", f"{NAME} {NAME} orchard by day and night yes{i}") for i in range(7)]
     world.add(batch(more))
@@ -272,7 +272,9 @@ def test_what_would_move_up_counts_when_a_group_is_left_out():
     assert set(worse.related_ids) == {i for i, _ in more} - {worse.entry_id}
     share = int(re.search(r"(\d+)% of the takeover", worse.why)[1])
     assert share < 50
-    assert world.monitor.remediate().clean
+    outcome = world.monitor.remediate()
+    world.take_out(outcome.after.still_served)
+    assert not world.monitor.check().flagged
 
 
 def listed(found, **canary):

@@ -79,15 +79,13 @@ class CanaryMonitor:
     quarantine
         Where suspects are held and where baselines and checks are kept. Default: that of the
         guarded store, else ``ragshield.db`` in the working directory.
-    remove, restore
-        Called with the ids to take out of the knowledge base, once they are held, and with the
-        batch to put back; give both. Default: by the methods of a guarded index, a LangChain store
-        or a :class:`KnowledgeBase` that has them; of anything else, what is held or confirmed is
-        left out of the comparison only, and checks name it in ``still_served`` until the
-        application has taken it out.
 
     Notes
     -----
+    What is held is taken out of a guarded store or index, a LangChain store, or a
+    :class:`KnowledgeBase` that can do so. Of anything else it is left out of the comparison only,
+    and checks name it in ``still_served`` until the application has taken it out.
+
     A check flags a canary whose anomaly score reaches the threshold; whose head newcomers
     have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how much of the
     query they hold in one place, compared with what the baseline's passages do); whose answer
@@ -117,7 +115,7 @@ class CanaryMonitor:
     "suite 'default' against baseline 1: 0 of 1 canaries flagged"
     """
 
-    def __init__(  # noqa: PLR0913 - what a monitor is made of
+    def __init__(
         self,
         suite: CanarySuite | Sequence[str],
         retriever: Any,
@@ -127,21 +125,11 @@ class CanaryMonitor:
         k: int = 6,
         weights: AnomalyWeights | None = None,
         quarantine: Quarantine | None = None,
-        remove: Callable[[Sequence[str]], object] | None = None,
-        restore: Callable[[Batch], object] | None = None,
     ) -> None:
         check_type("weights", weights, AnomalyWeights, "AnomalyWeights(...)")
         check_type("quarantine", quarantine, ["hold"], "a Quarantine: Quarantine(url)")
-        for name, function in (("remove", remove), ("restore", restore)):
-            check_type(name, function, ["__call__"], "a function")
         if k < 1:
             msg = f"k is {k}, expected at least 1."
-            raise ValueError(msg)
-        if (remove is None) != (restore is None):
-            msg = (
-                "remove and restore belong together, expected both or neither: what one takes out "
-                "the other puts back."
-            )
             raise ValueError(msg)
         self.suite = suite if isinstance(suite, CanarySuite) else CanarySuite(suite)
         self.k = k
@@ -151,7 +139,6 @@ class CanaryMonitor:
         model = embedder if embedder is not None else self._knowledge_base.embedder
         self._embedder = None if model is None else Embedder.of(model)
         self._given_quarantine = quarantine
-        self._remove, self._restore = remove, restore
         self._suspicions = Suspicions()
         self._vectors: dict[str, Vectors] = {}  # of queries
 
@@ -377,8 +364,8 @@ class CanaryMonitor:
 
         Notes
         -----
-        From an index or retriever that is not guarded, and without ``remove=``, nothing can be
-        taken out: a warning says so, and checks name it in ``still_served``.
+        From an index or retriever that is not guarded, nothing can be taken out: a warning says so,
+        and checks name it in ``still_served``.
         """
         there = self._knowledge_base.texts([s.entry_id for s in suspects])
         suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
@@ -388,7 +375,7 @@ class CanaryMonitor:
             return ()
         decisions = [suspect.decision() for suspect in suspects]
         guarded = self._knowledge_base.guarded
-        if self._remove is None and guarded is not None:
+        if guarded is not None:
             return guarded.recall([s.entry_id for s in suspects], decisions, by=by)
         passages = [suspect.passage for suspect in suspects]
         vectors: Any = [p.vector for p in passages]
@@ -398,19 +385,13 @@ class CanaryMonitor:
         batch = batch_of(passages, vectors)
         released = self.quarantine_store.hold(batch, decisions, by=by)
         gone = tuple(i for i in batch.ids if i not in released)
-        self._take_out(gone)
-        return gone
-
-    def _take_out(self, ids: Sequence[str]) -> None:
-        """Take what is held out of the knowledge base, as far as it can be written."""
-        if self._remove is not None:
-            self._remove(ids)
-        elif left := self._knowledge_base.remove(ids):
+        if left := self._knowledge_base.remove(gone):
             logger.warning(
-                "%d held entries could not be deleted from the knowledge base; where the monitor "
-                "cannot write, pass remove= and restore=, or guard the index",
+                "%d held entries could not be deleted from the knowledge base: delete them, or "
+                "guard the index",
                 len(left),
             )
+        return gone
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
         """Judge quarantined entries good and put them back."""
@@ -418,11 +399,11 @@ class CanaryMonitor:
 
         if not ids:
             return
-        if self._restore is None and self._knowledge_base.guarded is not None:
+        if self._knowledge_base.guarded is not None:
             self._knowledge_base.guarded.release(list(ids), by=by, note=note)
             return
         for batch in batches_of(self.quarantine_store.vouched(ids, Status.HELD)):
-            (self._restore or self._knowledge_base.restore)(batch)
+            self._knowledge_base.restore(batch)
         self.quarantine_store.release(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
