@@ -328,7 +328,7 @@ class BaselineRow(TableBase):
     version: Mapped[int]
     created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
     content: Mapped[str] = mapped_column(Text)
-    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: queries, answers
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 

@@ -129,13 +129,6 @@ def _digest(text: str) -> str:
 
 Vectors = NDArray[np.float32]
 
-# Texts whose vectors tell whether the embedder is still the same: short, long, and not English.
-PROBES = (
-    "canary",
-    "What was paid back, to whom, and why did it take 14 days?",
-    "Der Fluss tritt im Frühjahr über die Ufer.",
-)
-
 
 class Embedder:
     """One embedding model, of whichever kind; :meth:`of` finds out which.

@@ -18,7 +18,6 @@ from ragshield_core.tools.canary.compare import compared
 from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport
 from ragshield_core.tools.canary.figures import Suspicions, coverage, word_weights
 from ragshield_core.tools.canary.knowledge_base import (
-    PROBES,
     Embedder,
     Passage,
     Vectors,
@@ -26,6 +25,7 @@ from ragshield_core.tools.canary.knowledge_base import (
     as_knowledge_base,
     batch_of,
     search,
+    unit_vectors,
 )
 from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.tools.canary.suite import CanarySuite
@@ -48,6 +48,8 @@ BY = "ragshield canary"
 # What a rebuilt model, or another processor, changes in a vector is far below; another model is
 # nowhere near.
 SAME_MODEL = 0.999
+# Canaries that are embedded anew at each check to see that.
+PROBED = 3
 # The baseline remembers what stood below the k places, down to so many times k: it is not new when
 # others leave and it moves up.
 DEPTH = 3
@@ -199,7 +201,6 @@ class CanaryMonitor:
                     self.suite, deep, found, answers, strict=True
                 )
             },
-            probes=self._probes(),
             queries=self._query_vectors(self.suite.queries),
             answers=vectors,
         )
@@ -461,9 +462,6 @@ class CanaryMonitor:
             )
         return np.stack([self._vectors[q] for q in queries])
 
-    def _probes(self) -> Vectors | None:
-        return None if self._embedder is None else self._embedder.documents(PROBES)
-
     def _check_same(self, then: Baseline) -> None:
         """Refuse a comparison that would show drift everywhere."""
         where = f"baseline {then.version} of suite {then.suite!r}"
@@ -473,24 +471,25 @@ class CanaryMonitor:
                 f"{where} is of k={then.k}, this monitor of k={self.k}; use k={then.k}, or {again}"
             )
             raise EmbedderChangedError(msg)
-        probes = self._probes()
-        if (probes is None) != (then.probes is None):
-            which = "without" if then.probes is None else "with"
+        if (self._embedder is None) != (then.queries is None):
+            which = "without" if then.queries is None else "with"
             msg = f"{where} was recorded {which} an embedder; do the same here, or {again}"
             raise EmbedderChangedError(msg)
-        if probes is None or then.probes is None:
+        if self._embedder is None or then.queries is None:
             return
-        same = probes.shape == then.probes.shape
+        asked = list(then.asked.values())[:PROBED]
+        now = self._embedder.queries(asked)
+        before = unit_vectors(then.queries[:PROBED], len(asked))
+        same = now.shape == before.shape
         # Cosines of unit vectors; of a text that a model knows no word of, the vector is zero.
-        squares = np.sum((probes - then.probes) ** 2, axis=1) if same else np.array([2.0])
+        squares = np.sum((now - before) ** 2, axis=1) if same else np.array([2.0])
         similarity = 1.0 - float(np.max(squares)) / 2.0
         if similarity < SAME_MODEL:
-            dims = (
-                "" if same else f", {then.probes.shape[1]} dimensions then, {probes.shape[1]} now"
-            )
+            dims = "" if same else f", {before.shape[1]} dimensions then, {now.shape[1]} now"
             msg = (
-                f"{where} is of another embedder (fixed texts have a cosine of {similarity:.3f} to "
-                f"their vectors then, expected {SAME_MODEL} or more{dims}): rankings would differ. "
+                f"{where} is of another embedder (its first canaries have a cosine of "
+                f"{similarity:.3f} to their vectors then, expected {SAME_MODEL} or more{dims}): "
+                "rankings would differ. "
                 f"Embed the knowledge base and the canaries with one model, and {again}"
             )
             raise EmbedderChangedError(msg)

@@ -54,9 +54,7 @@ class Baseline:
     k: int  # places that are compared
     size: int | None  # entries of the knowledge base, if the retriever told
     observations: Mapping[str, Observation]  # by the canary's name
-    # Vectors, if there was an embedder: of fixed texts, by which a changed one is known, of the
-    # canaries, and of their answers.
-    probes: Vectors | None = None
+    # Vectors of the canaries, if there was an embedder, and of their answers.
     queries: Vectors | None = None
     answers: Vectors | None = None
 
@@ -76,7 +74,7 @@ class CanaryStore:
         """Keep a baseline as the next version of its suite; return the version."""
         observations = {name: asdict(seen) for name, seen in baseline.observations.items()}
         content = {"k": baseline.k, "size": baseline.size, "observations": observations}
-        vectors = {name: getattr(baseline, name) for name in ("probes", "queries", "answers")}
+        vectors: dict[str, Any] = {"queries": baseline.queries, "answers": baseline.answers}
         file = io.BytesIO()
         np.savez(file, **{name: each for name, each in vectors.items() if each is not None})
         values = {
