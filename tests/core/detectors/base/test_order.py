@@ -32,24 +32,17 @@ def test_what_is_suspicious_in_its_own_order_only_is_named_with_few_others(seed)
     assert named[200:].sum() <= 0.3 * named.sum()
 
 
-def of_the_first(n, score):
-    """Return scores of a thousand, all but the first of which are zero."""
-    return np.where(np.arange(1_000) < n, score, 0.0)
-
-
-def test_what_is_usual_in_both_orders_is_not_named():
-    assert not came_together(of_the_first(50, 2.9), np.zeros(1_000), 3.0).any()
-    assert came_together(of_the_first(50, 3.1), np.zeros(1_000), 3.0).sum() == 50
-
-
-def test_a_few_groups_are_chance():
-    assert not came_together(of_the_first(24, 9.0), np.zeros(1_000), 3.0).any()
-    assert came_together(of_the_first(25, 9.0), np.zeros(1_000), 3.0).sum() == 25
-
-
-def test_topics_that_came_together_are_no_poison():
-    assert came_together(of_the_first(99, 8.0), np.zeros(1_000), 3.0).sum() == 99
-    assert not came_together(of_the_first(101, 8.0), np.zeros(1_000), 3.0).any()
+@pytest.mark.parametrize(
+    ("n", "score", "n_named"),
+    [
+        *((50, 2.9, 0), (50, 3.1, 50)),  # up to 3 is usual in any order
+        *((24, 9.0, 0), (25, 9.0, 25)),  # a few groups are chance
+        *((99, 8.0, 99), (101, 8.0, 0)),  # topics that came together are no poison
+    ],
+)
+def test_neither_the_usual_nor_a_few_groups_nor_topics_are_named(n, score, n_named):
+    scores = np.where(np.arange(1_000) < n, score, 0.0)
+    assert came_together(scores, np.zeros(1_000), 3.0).sum() == n_named
 
 
 def campaign(n_groups, seed, prefix, size=5):
@@ -145,9 +138,8 @@ def test_what_a_person_has_judged_good_is_doubted_no_longer(detector):
     assert not detector.outliers(store)[named].any()
 
 
-def test_it_is_remembered_by_what_is_saved():
-    store = placed("by groups")
-    detector, again = CliqueDetector().fit(store), CliqueDetector()
+def test_it_is_remembered_by_what_is_saved(detector):
+    store, again = placed("last"), CliqueDetector()
     again.restore(*detector.state())
     assert again.n_doubted() == detector.n_doubted() > 0
     np.testing.assert_array_equal(again.outliers(store), detector.outliers(store))

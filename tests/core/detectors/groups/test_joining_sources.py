@@ -95,8 +95,10 @@ def test_while_it_is_small_its_groups_are_named_as_unjudged(guard):
     assert len(guard.screen(copies).quarantined) > 10
 
 
-@pytest.mark.parametrize("before", ["nothing", "its own documents", "documents like standing ones"])
-@pytest.mark.parametrize("source", [SITE, "wiki", None])
+@pytest.mark.parametrize(
+    "before", ["documents like standing ones", *slowly("nothing", "its own documents")]
+)
+@pytest.mark.parametrize("source", [SITE, *slowly("wiki", None)])
 def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source, before):
     if before != "nothing":
         batch = template(120, 2) if before == "its own documents" else passages(120, 5, "more")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from effort import assert_linear
 from phrases import disguise_phrase, plant_phrase
-from support import entries, guard_of, join, passages, prose, snapshot
+from support import entries, guard_of, join, passages, prose, slowly, snapshot
 
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
@@ -136,7 +136,7 @@ def one_after_the_other(detector, batch, size):
     return held
 
 
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", [*slowly(1), 10, 100])
 def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
     pages = passages(200, 2, "page")
     rng = np.random.default_rng(4)
@@ -150,7 +150,7 @@ def test_what_lies_in_one_topic_is_not_planted(detector, known):
     assert found(detector, planted(batch, sorted(alike.tolist()), "word3 blue heron")) == set()
 
 
-@pytest.mark.parametrize("size", [1, 20])
+@pytest.mark.parametrize("size", [*slowly(1), 20])
 def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
     pages = planted(known.take(range(0, 300, 3)), range(100), "see our blue heron page", "ends")
     held = set()
@@ -164,7 +164,7 @@ def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
     assert held == set()
 
 
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", [*slowly(1), 10, 100])
 def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     batch = passages(300, 2, "new")
     for number, phrase in enumerate(PHRASES):
