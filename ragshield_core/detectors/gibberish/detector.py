@@ -45,6 +45,10 @@ QUOTED = 80
 FEWEST_WORDS, LINES = 4, 100
 SEPARATORS = re.compile("[,;|]")
 
+# Fewer words and marks in the knowledge base, about 200 passages of 100 words, say too little: even
+# a window of unknown words stays below the floor there.
+MIN_TOKENS = 25_000
+
 _UNIT = 2.0**20  # of the integers in which surprise is summed
 
 
@@ -66,18 +70,6 @@ class DisfluencyDetector(Detector):
     score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
     clean text counts in full. Running text has windows of 3 to 7 bits per token, salad 8 to 10.
     Lines of words beside the text, such as a title in metadata, are read with it.
-
-    Parameters
-    ----------
-    min_tokens
-        Entries are not judged against a knowledge base of fewer words and marks than this. The
-        default 25,000 (about 200 passages of 100 words): in a smaller one even a window of unknown
-        words stays below the floor.
-    min_known
-        An entry in a script that hardly any entry is written in, with less than this share of the
-        known words that entries usually have, is in a language that the knowledge base does not
-        hold, and is reported as not judged. So are entries of a few words with less than half that
-        share. In [0, 1]; the default 0.65 because hardly any clean entry falls below it.
 
     Attributes
     ----------
@@ -114,15 +106,7 @@ class DisfluencyDetector(Detector):
         reads_contexts=True,
     )
 
-    def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
-        if min_tokens < 1:
-            msg = f"min_tokens is {min_tokens}, expected at least 1."
-            raise ValueError(msg)
-        if not 0.0 <= min_known <= 1.0:
-            msg = f"min_known is {min_known}, expected a share in [0, 1]."
-            raise ValueError(msg)
-        self.min_tokens = min_tokens
-        self.min_known = min_known
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -178,13 +162,13 @@ class DisfluencyDetector(Detector):
         return self._unjudged(_read(batch))
 
     def _unjudged(self, texts: Sequence[str]) -> dict[int, str]:
-        if self._fluency.n_tokens < self.min_tokens:
+        if self._fluency.n_tokens < MIN_TOKENS:
             reason = (
                 f"the knowledge base has {self._fluency.n_tokens} words and marks, "
-                f"{self.min_tokens} are needed to know how it reads"
+                f"{MIN_TOKENS} are needed to know how it reads"
             )
             return dict.fromkeys(range(len(texts)), reason)
-        return self._languages.unheld(texts, self.min_known)
+        return self._languages.unheld(texts)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the bits per token of the worst window, shape (n_entries,)."""
@@ -250,7 +234,7 @@ class DisfluencyDetector(Detector):
         A clean entry that cannot be judged is never held. As a sample of clean entries it has the
         lowest score, so that a few of them do not make the sample too small.
         """
-        if self._fluency.n_tokens < self.min_tokens:
+        if self._fluency.n_tokens < MIN_TOKENS:
             return np.full(len(texts), np.nan)
         scores = self._worst(texts).score
         scores[list(self._unjudged(texts))] = 0.0

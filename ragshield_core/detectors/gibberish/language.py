@@ -25,6 +25,9 @@ RARE = 0.7
 # A text in a language of the knowledge base has at least this part of the common words that entries
 # have on average, unless it is code or a list. Of passages in other languages 98 in 100 have fewer.
 FEW_COMMON = 0.45
+# A text in a script that hardly any entry is written in has at least this part of the known words
+# that entries have on average, or it is in another language: hardly any clean entry has fewer.
+MIN_KNOWN = 0.65
 # A text in another language has at most this part of the known words that entries have.
 LEAST_KNOWN = 0.9
 # Words beyond ASCII, accented ones for instance, are a sign of another language where their share
@@ -96,7 +99,7 @@ class Languages:
     >>> languages = Languages()
     >>> languages.learn(known)
     >>> languages.refresh(known)
-    >>> reasons = languages.unheld(["the mill has four wheels", "Это мельница"], 0.65)
+    >>> reasons = languages.unheld(["the mill has four wheels", "Это мельница"])
     >>> list(reasons), "CYRILLIC" in reasons[1]
     ([1], True)
     """
@@ -136,15 +139,15 @@ class Languages:
             accented = profile.accented[some] / profile.words[some]
             self._most_accented = max(ACCENTED, float(np.quantile(accented, MOST_ACCENTED)))
 
-    def unheld(self, texts: Sequence[str], min_known: float) -> dict[int, str]:
+    def unheld(self, texts: Sequence[str]) -> dict[int, str]:
         """Return the texts in no language or script of the knowledge base, each with the reason.
 
-        A text in a quoted script with a smaller share than ``min_known`` of the known words that
-        entries usually have is in a language that the knowledge base does not hold.
+        A text in a quoted script with less than :data:`MIN_KNOWN` of the known words that entries
+        usually have is in a language that the knowledge base does not hold.
         """
         found = self._profile(texts)
         words, known = found.words, found.known
-        least = self._usually_known * min_known
+        least = self._usually_known * MIN_KNOWN
         principal = self.principal()
         rare_script = (found.main >= 0) & ~principal[found.main] & (known < least * words)
         recurs = (found.recurring >= RECURRING * words) & (found.repeated >= RECURRING_WORDS)

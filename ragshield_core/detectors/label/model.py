@@ -33,6 +33,9 @@ from ragshield_core.state import part_of
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on
 # all three corpora of benchmarks/label_flipping.py.
 NEAREST, K = 5, 16
+# Entries of a random sample, stratified by label, that the regression is learned from; more adds
+# little, because the neighbours know all of them.
+MAX_ENTRIES = 15_000
 # Landmarks of the kernel, and how much work (entries * labels * landmarks) one pass of the
 # optimiser may be: 512 landmarks for 15,000 entries of up to 39 labels, and 259 for 77.
 LANDMARKS, LEAST_LANDMARKS, PASS = 512, 256, 300_000_000
@@ -90,15 +93,6 @@ class LabelModelDetector(KnowsLabels):
 
     Needs scikit-learn, for learning only: ``pip install 'ragshield[labels]'``.
 
-    Parameters
-    ----------
-    min_entries
-        Entries of a label that is known with fewer are not judged, and not learned from. At least
-        2; the default 5 puts one of them into each part that is held out in turn.
-    max_entries
-        Size of the random sample, stratified by label, that the regression is learned from. The
-        default 15,000 takes seconds; more adds little, because the neighbours know all entries.
-
     Raises
     ------
     ImportError
@@ -127,22 +121,12 @@ class LabelModelDetector(KnowsLabels):
     """
 
     name: str = "label_model"
+    min_entries = 5  # of a label; one for each part that is held out in turn
 
-    def __init__(self, *, min_entries: int = 5, max_entries: int = 15_000) -> None:
-        if min_entries < 2:  # noqa: PLR2004
-            msg = f"min_entries is {min_entries}, expected at least 2: one to learn, one to check."
-            raise ValueError(msg)
-        if max_entries < 2 * min_entries:
-            msg = (
-                f"max_entries is {max_entries}, expected at least {2 * min_entries}: "
-                f"{min_entries} of two labels each."
-            )
-            raise ValueError(msg)
+    def __init__(self) -> None:
         if find_spec("sklearn") is None:
             msg = "LabelModelDetector needs scikit-learn; pip install 'ragshield[labels]'."
             raise ImportError(msg)
-        self.min_entries = min_entries
-        self.max_entries = max_entries
         self._known = LabelledEntries()
         self.reset()
 
@@ -343,11 +327,11 @@ class LabelModelDetector(KnowsLabels):
         ids, all_codes = self._known.ids, self._known.codes
         rows = np.flatnonzero(np.isin(all_codes, codes))
         classes = np.searchsorted(codes, all_codes[rows])
-        if len(rows) > self.max_entries:
+        if len(rows) > MAX_ENTRIES:
             order = rng.permutation(len(rows))
             rank = _rank_within(classes[order])
             counts = np.bincount(classes)
-            quota = np.maximum(self.min_entries, counts * self.max_entries // len(rows))
+            quota = np.maximum(self.min_entries, counts * MAX_ENTRIES // len(rows))
             chosen = np.sort(order[rank < quota[classes[order]]])
             rows, classes = rows[chosen], classes[chosen]
         return [ids[row] for row in rows.tolist()], classes

@@ -24,8 +24,6 @@ logger = logging.getLogger("ragshield")
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
-# Recent entries are kept, and can be condemned, up to so many.
-MAX_RECENT = 4_096
 # Entries that one counts for that a person has released.
 TRUSTED = 10
 # Entries scored while held out: more add nothing to a threshold at one in a thousand.
@@ -58,19 +56,12 @@ class TriggerPhraseDetector(GroupDetector):
     product are not planted. Entries that are clearly at home count whatever else holds the phrase.
 
     Entries that :meth:`fit` was given are background. Later ones are recent: they can be condemned
-    by what comes after them (:meth:`retroactive`), and become background once ``max_recent`` others
-    have come. Held entries go on counting as carriers, never become background, and do not make the
+    by what comes after them (:meth:`retroactive`), and become background once 4,096 others have
+    come. Held entries go on counting as carriers, never become background, and do not make the
     recent share of text larger. Copies of one text count once, and so do entries of one lineage,
     but for each time that they are as many as the large lineages of the knowledge base have.
 
     What at least half of the latest updates of a source bring is taken for a new template of it.
-
-    Parameters
-    ----------
-    max_recent
-        Entries that are recent, at most; default 4,096.
-    min_entries
-        Below this size of the knowledge base entries are not judged; default 100.
 
     Notes
     -----
@@ -118,18 +109,7 @@ class TriggerPhraseDetector(GroupDetector):
         reads=(hashed,),
     )
 
-    def __init__(
-        self,
-        *,
-        max_recent: int = MAX_RECENT,
-        min_entries: int = MIN_ENTRIES,
-    ) -> None:
-        for name, value in (("max_recent", max_recent), ("min_entries", min_entries)):
-            if value < 1:
-                msg = f"{name} is {value}, expected at least 1."
-                raise ValueError(msg)
-        self.max_recent = max_recent
-        self.min_entries = min_entries
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -147,19 +127,19 @@ class TriggerPhraseDetector(GroupDetector):
     # Learning
 
     def learn(self, entries: Batch) -> None:
-        """Add entries: background up to ``min_entries`` and at the first call, recent later."""
+        """Add entries: background up to :data:`MIN_ENTRIES` and at the first call, recent later."""
         if not len(entries):
             return
         self._doubt_again(entries)
         if self._memory is None:
             n_cells = n_cells_for(sum(map(len, entries.texts)))
-            self._memory = Memory(self.max_recent, entries.dim, n_cells)
+            self._memory = Memory(entries.dim, n_cells)
         self._memory.lineages.update(name for name in entries.lineages if name is not None)
         if self._ready:
             self._arrive(entries, held=False)
             return
         sketches = self._memory.count(entries, 1)
-        if self._memory.background.n_entries >= self.min_entries:
+        if self._memory.background.n_entries >= MIN_ENTRIES:
             self._memory.background.measure(_grams_of([entries.take(_copies(sketches))]))
             self._ready = True
 
@@ -274,7 +254,7 @@ class TriggerPhraseDetector(GroupDetector):
         if self._ready:
             return {}
         reason = (
-            f"the knowledge base has {self._n_known} entries, {self.min_entries} are needed "
+            f"the knowledge base has {self._n_known} entries, {MIN_ENTRIES} are needed "
             "to know which phrases are usual in it"
         )
         return dict.fromkeys(range(len(batch)), reason)
@@ -362,7 +342,7 @@ class TriggerPhraseDetector(GroupDetector):
         self.reset()
         if "recent" not in values:
             return
-        self._memory = Memory.restored(self.max_recent, values, arrays)
+        self._memory = Memory.restored(values, arrays)
         self._ready = values["ready"]
         if "together" in values:
             self._together = set(values["together"])

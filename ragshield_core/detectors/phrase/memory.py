@@ -28,6 +28,8 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.state import part_of
 
+# Recent entries are kept, and can be condemned, up to so many.
+MAX_RECENT = 4_096
 # Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have
 # two millions.
 MAX_RECENT_GRAMS = 1 << 22
@@ -204,14 +206,13 @@ class KnownSample:
 
 
 class Memory:
-    """What a phrase detector remembers: of recent entries at most ``max_recent``.
+    """What a phrase detector remembers: of recent entries at most :data:`MAX_RECENT`.
 
     Vectors of batches of another dimension than ``dim`` are not looked at; the background has
     ``n_cells``.
     """
 
-    def __init__(self, max_recent: int, dim: int, n_cells: int) -> None:
-        self.max_recent = max_recent
+    def __init__(self, dim: int, n_cells: int) -> None:
         self.background = Background(n_cells)  # the phrases of the knowledge base
         # Entries that came lately, or are held, the oldest first. "update": whether it took the
         # place of a known entry of its document.
@@ -259,7 +260,7 @@ class Memory:
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""
-        if len(self.updating) > self.max_recent:
+        if len(self.updating) > MAX_RECENT:
             self.updating.clear()
         self.updating.update(entries.ids)
         self.lineages -= Counter(name for name in entries.lineages if name is not None)
@@ -305,7 +306,7 @@ class Memory:
         self.updating.difference_update(entries.ids)
         # Held entries and admitted ones have a limit each: none drives the others out.
         gone = np.zeros(len(recent), dtype=np.bool_)
-        window = min(self.max_recent, max(SMALLEST_WINDOW, self.background.n_entries))
+        window = min(MAX_RECENT, max(SMALLEST_WINDOW, self.background.n_entries))
         sizes = self.sizes
         for rows in (np.flatnonzero(recent["held"]), np.flatnonzero(~recent["held"])):
             fits = np.searchsorted(np.cumsum(sizes[rows[::-1]]), MAX_RECENT_GRAMS, side="right")
@@ -380,12 +381,10 @@ class Memory:
         )
 
     @classmethod
-    def restored(
-        cls, max_recent: int, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-    ) -> Memory:
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Memory:
         """Return what :meth:`state` described."""
         recent = part_of(arrays, "recent.")
-        memory = cls(max_recent, recent["vector"].shape[1], 1)
+        memory = cls(recent["vector"].shape[1], 1)
         memory.background = Background.restored(part_of(arrays, "background."))
         restore(memory.recent, "hashes", values["recent"], recent)
         memory._count(memory.recent["hashes"], 1)

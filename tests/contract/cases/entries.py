@@ -30,12 +30,17 @@ def said(*texts):
 TEXTS = {"known": GROUPS["known"], "clean": GROUPS["clean"]}
 
 
-def approximate(detector):
-    """Return a kind of detector whose index is approximate from the first entry on."""
+def learning_with(detector, module, name, value):
+    """Return a kind of detector that learns with another constant of a module."""
 
-    class Approximate(detector):
+    class Learning(detector):
         def learn(self, entries):
-            with mock.patch.object(index, "EXACT_UP_TO", 0):
+            with mock.patch.object(module, name, value):
                 super().learn(entries)
 
-    return Approximate
+    return Learning
+
+
+def approximate(detector):
+    """Return a kind of detector whose index is approximate from the first entry on."""
+    return learning_with(detector, index, "EXACT_UP_TO", 0)

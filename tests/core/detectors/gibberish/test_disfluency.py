@@ -19,6 +19,7 @@ from made_up_language import (
 )
 from support import entries, guard_of, join, slowly
 
+from ragshield_core.detectors.gibberish import detector as gibberish
 from ragshield_core.detectors.gibberish.detector import DisfluencyDetector
 from ragshield_core.detectors.gibberish.fluency import (
     PIECE,
@@ -194,13 +195,14 @@ def test_forgetting_is_exact_and_ignores_what_was_not_learned(fitted):
     np.testing.assert_array_equal(detector.score(CASE.poison), fitted.score(CASE.poison))
 
 
-def test_chunks_of_a_document_are_held_out_together():
+def test_chunks_of_a_document_are_held_out_together(monkeypatch):
+    monkeypatch.setattr(gibberish, "MIN_TOKENS", 1_000)
     rng = np.random.default_rng(13)
     names = [f"{word.capitalize()}xyz" for word in NOUNS[:40]]
     texts = [article(rng).replace(" the ", f" {name} ") for name in names for _ in range(10)]
     lineages = [name for name in names for _ in range(10)]
     together = entries(texts, lineages=lineages)
-    detector = DisfluencyDetector(min_tokens=1_000).fit(together)
+    detector = DisfluencyDetector().fit(together)
     apart = detector.held_out_scores(entries(texts), 0).mean()
     assert detector.held_out_scores(together, 0).mean() > apart + 0.05
     collection = entries(texts, lineages=["all"] * len(texts))
@@ -211,13 +213,6 @@ def test_the_rule_is_taken_from_held_out_entries(fitted):
     held_out = fitted.held_out_scores(CASE.known, 0)
     assert (held_out > fitted.default_threshold).mean() <= 0.01
     assert fitted.traits.floor <= fitted.default_threshold
-
-
-def test_odd_settings_are_refused():
-    with pytest.raises(ValueError, match="min_tokens is 0"):
-        DisfluencyDetector(min_tokens=0)
-    with pytest.raises(ValueError, match="min_known is 65"):
-        DisfluencyDetector(min_known=65)
 
 
 def test_texts_without_words_score_nothing(fitted):

@@ -14,7 +14,6 @@ from made_up_language import (
 from ragshield_core.detectors.gibberish.fluency import tokenized
 from ragshield_core.detectors.gibberish.language import Languages, script_of
 
-MIN_KNOWN = 0.65
 RUSSIAN = "мельница стоит на реке и старый мельник живёт в ней один уже много лет"
 CHINESE = "磨坊在河边老磨坊主一个人住了很多年"
 THAI = "โรงสีตั้งอยู่ริมแม่น้ำ และคนสีข้าวชราอาศัยอยู่คนเดียวมาหลายปี"
@@ -34,10 +33,6 @@ def fitted(known, *more):
     return languages
 
 
-def unheld(languages, found):
-    return languages.unheld(found, MIN_KNOWN)
-
-
 @pytest.fixture(scope="module")
 def languages():
     return fitted(texts(600, 1))
@@ -49,24 +44,24 @@ def foreign(n, seed):
 
 
 def test_new_texts_in_a_language_of_the_knowledge_base_are_judged(languages):
-    assert unheld(languages, texts(100, 2)) == {}
+    assert languages.unheld(texts(100, 2)) == {}
 
 
 @pytest.mark.parametrize("text", [RUSSIAN, CHINESE, THAI, RUSSIAN[:8], CHINESE[:4]])
 def test_another_script_is_not_judged_and_the_reason_names_it(languages, text):
-    (reason,) = unheld(languages, [text]).values()
+    (reason,) = languages.unheld([text]).values()
     assert "script (" in reason
 
 
 def test_another_language_in_the_same_script_is_told_by_words_that_recur(languages):
-    reasons = unheld(languages, foreign(50, 3))
+    reasons = languages.unheld(foreign(50, 3))
     assert len(reasons) == 50
     assert "recur" in reasons[0]
 
 
 def test_letters_that_are_rare_in_the_knowledge_base_tell_a_short_text(languages):
     words = [*salad(np.random.default_rng(4), 14).split(), "übergroß", "für", "Straße", "völlig"]
-    (reason,) = unheld(languages, [" ".join(words)]).values()
+    (reason,) = languages.unheld([" ".join(words)]).values()
     assert "letters" in reason
 
 
@@ -74,8 +69,8 @@ def test_salad_of_known_words_is_judged_alone_and_beside_a_text(languages):
     rng = np.random.default_rng(5)
     pieces = [salad(rng, 30) for _ in range(50)]
     both = [f"{text} {piece}" for text, piece in zip(texts(50, 6), pieces, strict=True)]
-    assert len(unheld(languages, pieces)) <= 1
-    assert unheld(languages, both) == {}
+    assert len(languages.unheld(pieces)) <= 1
+    assert languages.unheld(both) == {}
 
 
 @pytest.mark.parametrize("disguise", ["accents", "repeated", "letters"])
@@ -90,12 +85,12 @@ def test_disguised_gibberish_beside_a_text_of_the_knowledge_base_is_judged(langu
         letters = list("abcdefghijklmnopqrstuvwxyz")
         piece = " ".join("".join(rng.choice(letters, 6)) for _ in range(20))
     text = article(rng, 5)
-    assert unheld(languages, [f"{text} {piece}", f"{piece} {text}"]) == {}
+    assert languages.unheld([f"{text} {piece}", f"{piece} {text}"]) == {}
 
 
 def test_a_language_that_a_part_of_the_knowledge_base_is_written_in_is_judged():
     both = fitted(texts(600, 1), *foreign(200, 8), *[RUSSIAN] * 200)
-    assert unheld(both, [*foreign(20, 9), RUSSIAN]) == {}
+    assert both.unheld([*foreign(20, 9), RUSSIAN]) == {}
 
 
 def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
@@ -108,13 +103,13 @@ def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
 
 def test_reasons_do_not_depend_on_the_texts_around(languages):
     found = [*foreign(5, 11), RUSSIAN, "", "?!", *texts(5, 12), CHINESE]
-    together = unheld(languages, found)
-    alone = {row: unheld(languages, [text]).get(0) for row, text in enumerate(found)}
+    together = languages.unheld(found)
+    alone = {row: languages.unheld([text]).get(0) for row, text in enumerate(found)}
     assert together == {row: reason for row, reason in alone.items() if reason is not None}
 
 
 def test_texts_without_words_are_judged(languages):
-    assert unheld(languages, ["", "1234 ?!", "\x00"]) == {}
+    assert languages.unheld(["", "1234 ?!", "\x00"]) == {}
 
 
 def test_scripts_that_one_language_mixes_are_one():
