@@ -23,6 +23,7 @@ from ragshield_core.tools.evaluate import (
     Evaluation,
     Rate,
     evaluate,
+    read_bounds,
     targets_of,
     worse_than,
 )
@@ -531,6 +532,57 @@ def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
     }
 
 
+def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
+    low = changed(changed(found, FRONT, Rate(9, 10)), "clones", Rate(5, 10))
+    low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
+
+    def worse(*texts):
+        lines = worse_than(low, bounds=read_bounds(texts))
+        return [line.partition(",")[0] for line in lines]
+
+    assert worse("recall=.5") == worse() == []
+    assert worse("recall=.85") == ["hidden instructions", "clones"]
+    assert worse("recall=.95", "recall.clones=.5") == ["PoisonedRAG", "hidden instructions"]
+    assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
+    assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
+    assert worse("recall.poisonedrag=.95", "recall.poisonedrag-question=.9") == []
+    with pytest.raises(SourceError, match=r"recall\.poisoned is not .*poisonedrag-question"):
+        worse("recall.poisoned=.1")
+
+
+def test_upper_bounds_are_of_clean_entries_reached_questions_and_lost_ones(found):
+    rates = {"alone": Rate(1, 10), "stream": Rate(2, 10), "batch": Rate(3, 10)}
+    clones = next(each for each in found.reached if each.attack == "clones")
+    reached = (replace(clones, after=Rate(1, 10)),)
+    now = replace(found, false_positives=rates, reached=reached, lost=Rate(4, 10))
+
+    def worse(*texts):
+        return worse_than(now, bounds=read_bounds(texts))
+
+    assert worse("fpr=.3", "reached=.1", "lost=.4") == []
+    assert [line.partition(":")[0] for line in worse("fpr=.15")] == [
+        "clean entries held, stream",
+        "clean entries held, batch",
+    ]
+    (line,) = worse("reached=.05")
+    assert line.startswith("questions that clones reaches: 0.100")
+    assert worse("reached=.05", "reached.clones=.1") == []
+    (line,) = worse("lost=.3")
+    assert line.startswith("questions about clean entries that miss one: 0.400")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("recall=2", "recall=nan", "recall", "recall.=.5", "", ".8", "precision=.5"),
+        *("fpr.clones=.5", "time=3", "\x1b[31m=1"),
+    ],
+)
+def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
+    with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
+        read_bounds([text])
+
+
 def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
     assert worse_than(found, found) == []
     now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))
@@ -646,10 +698,13 @@ def test_a_folder_of_markdown_is_evaluated_again_and_gated(own_model, tmp_path, 
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
-    before = replace(report, recalls=(*report.recalls, replace(report.recalls[0], attack="gone")))
-    (tmp_path / "before.json").write_text(before.to_json())
-    worse = run(folder, "--baseline", "before.json")
-    assert (worse.exit_code, "worse: gone, alone, 1" in worse.output) == (1, True)
+    low = run(folder, "--bound", "recall.hidden-instructions=1", "--bound", "lost=1")
+    assert low.exit_code == 0, low.output
+    recall = next(r for r in report.main_recalls if "front" in r.attack).held
+    worse = run(folder, "--bound", "recall=1", "--bound", "reached=0")
+    reached = any(each.after.hits for each in report.reached)
+    assert worse.exit_code == int(recall.hits < recall.n or reached)
+    assert ("worse:" in worse.output) is bool(worse.exit_code)
 
 
 @pytest.mark.slow
@@ -703,6 +758,8 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
         (["kb.jsonl", "--difficulty", "magic"], "'magic' is not known, expected one of: published"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
+        (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
+        (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
         (["kb.jsonl", "--output", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],

@@ -7,7 +7,7 @@ from ragshield_core.tools.evaluate.figures import (
     Reached,
     Recall,
 )
-from ragshield_core.tools.evaluate.gate import worse_than
+from ragshield_core.tools.evaluate.gate import read_bounds, worse_than
 from ragshield_core.tools.evaluate.targets import carriers_of, targets_of
 from ragshield_core.tools.evaluate.trial import evaluate
 
@@ -19,6 +19,7 @@ __all__ = [
     "Recall",
     "carriers_of",
     "evaluate",
+    "read_bounds",
     "targets_of",
     "worse_than",
 ]

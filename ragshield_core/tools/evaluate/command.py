@@ -34,7 +34,12 @@ from ragshield_core.tools.evaluate.attacks import (
     read_targets,
 )
 from ragshield_core.tools.evaluate.figures import Evaluation
-from ragshield_core.tools.evaluate.gate import check_comparable, worse_than
+from ragshield_core.tools.evaluate.gate import (
+    check_bounds,
+    check_comparable,
+    read_bounds,
+    worse_than,
+)
 from ragshield_core.tools.evaluate.page import case_report, html_page, show, to_sarif, verdict
 from ragshield_core.tools.evaluate.poison import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
@@ -104,6 +109,14 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             help="Earlier JSON report: fail if a figure has left its interval for the worse."
         ),
     ] = None,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
+            "one text alone, is below that share; fpr=.02, reached=.1, reached.corruptrag=.2, "
+            "lost=.1: if a share is above; repeatable, the longest name counts."
+        ),
+    ] = None,
     embedder: Annotated[
         str, typer.Option(help="Model for entries without a vector, and attacks.")
     ] = "minilm",
@@ -119,16 +132,19 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Plant attacks into your corpus, and see what the default guard holds.
 
-    Exit code 0: done; 1: worse than --baseline allows; 2: an error.
+    Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
         reports.check()
         check_fpr(fpr)
+        bounds = read_bounds(bound or ())
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
             check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
+        names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
+        check_bounds(bounds, names, names)
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
         with progress_bar(quiet=reports.quiet) as tell, quiet():
@@ -167,7 +183,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 progress=tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
-        worse = [] if before is None else worse_than(found, before)
+        worse = worse_than(found, before, bounds)
         reports.give(
             {
                 "json": found.to_json,
