@@ -13,7 +13,16 @@ logger = logging.getLogger("ragshield")
 
 
 def detection(report: Report, stage: Stage) -> dict[str, Any]:
-    """Return what the event carries, JSON-ready; entries admitted earlier have no fingerprint."""
+    """Return the content of an event, JSON-ready.
+
+    Returns
+    -------
+    dict[str, Any]
+        ``stage``; ``n_entries``; ``quarantined``, ``flagged`` and ``retroactive``: each a list of
+        ``entry_id``, ``fingerprint`` (None for entries admitted earlier), ``findings`` (each with
+        ``detector``, ``score``, ``threshold``, ``p_value``) and ``failed`` detectors; and the
+        ``skipped`` detectors.
+    """
     rows = {entry_id: row for row, entry_id in enumerate(report.batch.ids)}
 
     def of(decision: Decision) -> dict[str, Any]:
