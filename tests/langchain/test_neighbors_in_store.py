@@ -74,6 +74,7 @@ def test_the_store_gives_vectors_by_id(kind, make_store):
     assert table.vectors(["nobody"])[0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newer", ["", "newer "])
 def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
     newer, make_store, request, monkeypatch
@@ -118,6 +119,7 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
     assert goes_on or not newer
 
 
+@pytest.mark.slow
 def test_few_rows_behind_an_index_that_others_share_are_all_compared(
     make_store, newer_postgres_url, monkeypatch
 ):
@@ -172,6 +174,7 @@ def test_few_rows_behind_an_index_that_others_share_are_all_compared(
     assert by_index < 0.9  # what the index finds, where it goes on searching
 
 
+@pytest.mark.slow
 def test_all_rows_are_compared_until_there_are_many_and_again_much_later(make_store, monkeypatch):
     monkeypatch.setattr(postgres_vectors, "FEW", 100)
     monkeypatch.setattr(postgres_vectors, "RECOUNT", 3)
@@ -197,6 +200,7 @@ def test_all_rows_are_compared_until_there_are_many_and_again_much_later(make_st
     assert read[3:] == [101, None, None, None, None, 101, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", ["TEXT", "UUID"])
 def test_ids_of_a_table_may_be_uuids(ids, make_store):
     import uuid  # noqa: PLC0415
@@ -284,6 +288,7 @@ def test_a_store_that_cannot_is_refused():
         GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
 def test_from_an_event_loop(kind, make_store, postgres_url):
     async def work():

@@ -10,6 +10,8 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
+pytestmark = pytest.mark.slow
+
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
 
 

@@ -22,6 +22,7 @@ def test_nothing_fails_is_lost_or_poisoned(make_store, on_file, kind):
     assert done["held"] > 0
 
 
+@pytest.mark.slow
 async def test_tasks_begin_at_once_on_a_postgres_in_async_mode(make_store, on_file):
     inner = make_store("postgres", DeterministicFakeEmbedding(size=8), 8, async_mode=True)
     guard = Guard([concurrency.Marked()], quarantine=Quarantine(on_file))

@@ -7,7 +7,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, Scripted, guard_of, slowly, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
@@ -15,7 +16,6 @@ from ragshield_langchain import GuardedVectorStore, check_inner_store
 from ragshield_langchain.inner import access_to, count_of
 from ragshield_langchain.inner.memory import InMemoryInner
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
 # What Qdrant takes as it is, what it takes as a number, and what it does not take.
 IDS = ["plain", UUID, UUID.upper(), UUID.replace("-", ""), "7", "07", "ümläut/1", str(2**64)]
@@ -167,7 +167,7 @@ class _Failing:
         return self._broken.get(name) or getattr(self._inner, name)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_half_a_write_is_undone(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
@@ -181,7 +181,7 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "pgvectorstore"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", *slowly("qdrant", "pgvectorstore")])
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
@@ -194,7 +194,7 @@ def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     assert content(access) == before
 
 
-@pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
+@pytest.mark.parametrize("kind", slowly("postgres", "pgvectorstore"))
 def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind):
     from sqlalchemy.exc import DataError, OperationalError  # noqa: PLC0415 - slow to import
 
@@ -228,6 +228,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "text", "metadata"), UNFIT.values(), ids=UNFIT)
 def test_entries_that_a_store_cannot_keep_are_named(make, kind, text, metadata):
     batch = Batch.of(ids=["e0", "culprit"], texts=["new", text], embeddings=np.ones((2, DIM)))
@@ -235,6 +236,7 @@ def test_entries_that_a_store_cannot_keep_are_named(make, kind, text, metadata):
     assert row == 1
 
 
+@pytest.mark.slow
 def test_an_id_of_another_collection_is_not_overwritten(make):
     one, other = access_to(make("postgres")), access_to(make("postgres"))
     one.write(batch_of(["billing 0"], ["shared"]), [{}])
@@ -349,6 +351,7 @@ async def test_async_writes_reads_and_searches(store):
     assert (await store.ascan()).batch.ids == ("c",)
 
 
+@pytest.mark.slow
 async def test_a_postgres_in_async_mode_is_written_on_the_callers_loop(make):
     store = GuardedVectorStore(make("postgres", async_mode=True), guard=guard_of())
     await test_async_writes_reads_and_searches(store)

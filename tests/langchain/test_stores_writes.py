@@ -188,6 +188,7 @@ def held_with_nul(make_store):
     return guarded
 
 
+@pytest.mark.slow
 def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
     store = held_with_nul(make_store)
     message = r"'odd' cannot be stored.*nothing was released: it holds a NUL.*purge\(\[id\]\)"
