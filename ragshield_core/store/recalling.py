@@ -135,14 +135,16 @@ def _move(
             "the quarantine cannot keep all metadata of %d entries, such as %r",
             *(len(cut), printable(min(cut))),
         )
-    if decisions is None:
-        decisions = _said_by_a_person(keeper, whole, by, note)
-    guard = keeper.guard
+    guard, quarantine = keeper.guard, keeper.guard.quarantine
+    if decisions is None:  # a person decides, and overrules others who have released entries
+        quarantine.hold(chosen(whole, quarantine.released_among(whole)), by=by)
+        verdict = Verdict.QUARANTINE
+        decisions = [Decision(entry_id=i, verdict=verdict, note=note) for i in whole.ids]
 
     def move() -> tuple[Batch, Intent]:
-        released = guard.quarantine.hold(whole, decisions, by=by)
+        released = quarantine.hold(whole, decisions, by=by)
         gone = chosen(whole, whole.ids, but=released)
-        return gone, guard.writes.intend_recall(gone, decisions or ())
+        return gone, guard.writes.intend_recall(gone, decisions)
 
     gone, intent = guard.writes.together(move)
     if not len(gone):
@@ -151,12 +153,3 @@ def _move(
     with keeper.carrying_out(intent):
         keeper.delete_or_hide([entry_id for entry_id in gone.ids if entry_id not in cut])
     return gone.ids
-
-
-def _said_by_a_person(
-    keeper: Keeper[Any], entries: Batch, by: str, note: str | None
-) -> list[Decision]:
-    """Hold entries that others have released before: the person who decides now overrules them."""
-    quarantine = keeper.guard.quarantine
-    quarantine.hold(chosen(entries, quarantine.released_among(entries)), by=by)
-    return [Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=note) for i in entries.ids]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,17 +113,20 @@ def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quara
 def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantine) -> None:
     """Note which held entries are a version that waits, in place of any other of its document."""
     waiting, replaced = _names(version.document)
-    before, parts = set(quarantine.indexes.ids(waiting)), set(held)
-    leaving = version.older - version.ids
+    before = set(quarantine.indexes.ids(waiting))
     if gone := sorted(before - version.ids):
         quarantine.supersede(gone, note="a later version of its document came")
-        quarantine.indexes.forget(gone, waiting)
-    if parts - before:
-        quarantine.indexes.note(sorted(parts), waiting)
-    known = set(quarantine.indexes.ids(replaced))
-    quarantine.indexes.forget(sorted(known - leaving), replaced)
-    if leaving - known:
-        quarantine.indexes.note(sorted(leaving), replaced)
+    _note_only(quarantine, waiting, before.intersection(version.ids).union(held))
+    _note_only(quarantine, replaced, version.older - version.ids)
+
+
+def _note_only(quarantine: Quarantine, name: str, ids: Collection[str]) -> None:
+    """Note these ids under a name, and no others any more."""
+    known = set(quarantine.indexes.ids(name))
+    if gone := sorted(known.difference(ids)):
+        quarantine.indexes.forget(gone, name)
+    if new := sorted(set(ids) - known):
+        quarantine.indexes.note(new, name)
 
 
 def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str, ...]:
@@ -137,9 +140,8 @@ def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str
         if before := quarantine.indexes.ids(waiting):
             note = "a later version of its document is in the store"
             gone += quarantine.supersede(before, note=note)
-            quarantine.indexes.forget(before, waiting)
-        if older := quarantine.indexes.ids(replaced):
-            quarantine.indexes.forget(older, replaced)
+        for name in (waiting, replaced):
+            _note_only(quarantine, name, ())
     return tuple(gone)
 
 
@@ -184,21 +186,17 @@ def decided_before(
     rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
     known: dict[int, str] = {}  # number of the revision -> its id
     for one in quarantine.prints(ids=batch.ids):
-        if one.status in (Status.HELD, Status.CONFIRMED):
-            entry = batch[rows[one.id]]
-            alone = one.status is Status.HELD and one.fingerprint == entry.text_fingerprint
-            if alone or one.fingerprint == entry.fingerprint:
-                known[one.number] = one.id
-    if not known:
-        return {}
-    named = list(dict.fromkeys(known.values()))
-    named = waits(quarantine, named)  # others are screened again, so that a recall is repeated
-    held = {one.id: one for one in quarantine.list(None, ids=named) if one.number in known}
+        entry = batch[rows[one.id]]
+        same = {Status.CONFIRMED: {entry.fingerprint}}
+        same[Status.HELD] = {entry.fingerprint, entry.text_fingerprint}
+        if one.fingerprint in same.get(one.status, ()):
+            known[one.number] = one.id
+    # Others are screened again, so that a recall is repeated.
+    named = waits(quarantine, list(dict.fromkeys(known.values()))) if known else []
+    some = quarantine.list(None, ids=named) if named else ()
+    held = {one.id: one for one in some if one.number in known}
     suspects = {i for i, one in held.items() if not is_part(one)}
-    stuck: set[str] = set()
-    for version in versions:
-        if not suspects.isdisjoint(version.ids):
-            stuck |= version.ids
+    stuck = {i for v in versions if not suspects.isdisjoint(v.ids) for i in v.ids}
     return {rows[i]: _again(one) for i, one in held.items() if i in stuck}
 
 
@@ -251,10 +249,8 @@ def forget(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
 
 def _latest(held: Iterable[HeldEntry]) -> Mapping[str, HeldEntry]:
     """Return the revision of each id that :meth:`Quarantine.show` returns."""
-    latest: dict[str, HeldEntry] = {}
-    for one in sorted(held, key=lambda o: (o.status is Status.HELD, o.held_at, o.number)):
-        latest[one.id] = one
-    return latest
+    order = sorted(held, key=lambda o: (o.status is Status.HELD, o.held_at, o.number))
+    return {one.id: one for one in order}
 
 
 def _again(held: HeldEntry) -> Decision:
