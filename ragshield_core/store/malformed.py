@@ -270,12 +270,10 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
             "model works."
         )
         raise InvalidBatchError(msg)
-    of["labels"], odd_labels = _claims("label", of["labels"])
-    of["lineages"], odd_lineages = _claims("lineage", of["lineages"])
     of["metadatas"], odd_sizes = fitting(of["metadatas"], guard.policy)
     batch = Batch.of(embeddings=matrix, **of)
     odd_metadatas = unkeepable(batch)
-    for found in (odd, odd_labels, odd_lineages, odd_sizes, odd_metadatas):
+    for found in (odd, odd_sizes, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
@@ -306,16 +304,6 @@ def lacks_vector(held: HeldEntry) -> bool:
     """Return whether an entry is held because its vector could not be used."""
     unjudged = (held.note or "").startswith(NOT_JUDGED)
     return unjudged and not held.findings and not held.vector.size
-
-
-def _claims(name: str, given: Sequence[str | None]) -> tuple[list[str | None], dict[int, str]]:
-    """Return labels or lineages without those that a database cannot keep, and which they were."""
-    odd = {
-        row: f"its {name} {UNSTORABLE}"
-        for row, claim in enumerate(given)
-        if claim is not None and unfit(claim)
-    }
-    return [None if row in odd else claim for row, claim in enumerate(given)], odd
 
 
 def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:

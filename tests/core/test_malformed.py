@@ -13,6 +13,7 @@ from ragshield_core.model.errors import (
     MalformedEntriesWarning,
 )
 from ragshield_core.store.held import stays_held
+from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import Columns, sift, unusable
 
 N = 4
@@ -45,8 +46,6 @@ def columns(n=N, **changed):
 
 ODD = {
     "vectors": ([np.nan] * DIM, "NaN"),
-    "labels": ("a\0b", "its label holds a NUL"),
-    "lineages": ("half \ud83d", "its lineage holds a NUL or a lone surrogate"),
     "metadatas": ({"page": 1, "odd": object()}, r"metadata['odd']"),
     "reasons": ("said the adapter", "said the adapter"),
 }
@@ -71,6 +70,14 @@ def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
     assert set(held.entry.metadata) == {"page"}
 
 
+@pytest.mark.parametrize(("what", "value"), [("label", "a\0b"), ("source", "half \ud83d")])
+def test_a_claim_that_no_database_keeps_is_none(what, value):
+    reasons = []
+    assert MetadataKeys().claims({what: value}, "e0", reasons=reasons) == (None, None)
+    name = {"source": "lineage"}.get(what, what)
+    assert reasons == [f"its {name} holds a NUL or a lone surrogate, expected valid Unicode text"]
+
+
 def test_whole_batches_are_passed_through(guard):
     sifted = sift(columns(), guard)
     assert sifted.whole is sifted.batch
@@ -80,7 +87,7 @@ def test_whole_batches_are_passed_through(guard):
 
 
 def test_several_reasons_are_all_told_and_those_of_a_store_as_well(guard):
-    sifted = sift(columns(labels={1: "\0"}, vectors={1: None}), guard)
+    sifted = sift(columns(reasons={1: "its label is odd"}, vectors={1: None}), guard)
     sifted = sifted.without({1: "the store says no", 3: "nor this"})
     assert set(sifted.reasons) == {1, 3}
     for word in ("its label", "no vector", "the store says no"):
