@@ -28,7 +28,7 @@ from ragshield_core.learning.calibration import CalibrationInForce, Sources
 from ragshield_core.learning.events import Change
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.judge import Judge
-from ragshield_core.learning.status import Status, since_calibration
+from ragshield_core.learning.status import GuardStatus, since_calibration
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_names, check_type
 from ragshield_core.model.entries import Batch
@@ -425,7 +425,7 @@ class Guard:
         self._notifier = notifier
         return self
 
-    def status(self) -> Status:
+    def status(self) -> GuardStatus:
         """Return how the guard stands: what it knows and goes by, and what to look at.
 
         Where the database cannot be used, that is a part of the answer (``unreachable``).
@@ -448,7 +448,7 @@ class Guard:
             why_not = self.state.force()
             why_not |= {skipped.detector: skipped.reason for skipped in self.state.left_out}
             rate, sample = self.policy.quarantine_at, calibrator.sample
-            return Status(
+            return GuardStatus(
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,

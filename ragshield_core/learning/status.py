@@ -65,7 +65,7 @@ class DetectorStanding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class GuardStatus:
     """How a guard stands."""
 
     n_known: int  # entries of the knowledge base
@@ -285,7 +285,7 @@ class Status:
 def since_calibration(
     arrivals: Arrivals, rate: float, names: Iterable[str], why_not: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """Return the fields of a :class:`Status` that say what came since the calibration.
+    """Return the fields of a :class:`GuardStatus` that say what came since the calibration.
 
     ``why_not`` says of detectors, and of what is left out, why it takes no part.
     """

@@ -21,7 +21,7 @@ from ragshield_core.calibration.clean_sample import first_size
 from ragshield_core.calibration.recalibration import REFRESH_AFTER
 from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.status import Standing, Status, since_calibration
+from ragshield_core.learning.status import GuardStatus, Standing, since_calibration
 from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
@@ -68,7 +68,7 @@ def status_of(
     *,
     lease: float = DEFAULT_LEASE,
     digests: Digests | None = None,
-) -> Status:
+) -> GuardStatus:
     """Return how the guard of a namespace stands, from outside.
 
     Without ``digests``, the key of the environment is used, if there is one. Raises StateError
@@ -182,12 +182,12 @@ class _State:
         size = self.calibrated_at
         return size + math.ceil(size * REFRESH_AFTER - 1e-9)
 
-    def status(self, standing: Standing, as_of: int, held: int) -> Status:
+    def status(self, standing: Standing, as_of: int, held: int) -> GuardStatus:
         """Return all of it."""
         sample = self.values.get("sample", {})
         force = self.values["standing"]
         why_not = dict(force) | dict(self.values["left_out"])
-        return Status(
+        return GuardStatus(
             n_known=len(self.known),
             calibrated=self.calibrated,
             calibrated_at=self.calibrated_at if self.calibrated else None,

@@ -15,7 +15,7 @@ from ragshield_core.calibration.arrivals import Question
 from ragshield_core.database.read_only import read_only
 from ragshield_core.detectors.hidden.detector import payloads
 from ragshield_core.files.pages import shown_in
-from ragshield_core.learning.status import Status as GuardStatus
+from ragshield_core.learning.status import GuardStatus
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from ragshield_core.guard import Guard
-    from ragshield_core.learning.status import Status
+    from ragshield_core.learning.status import GuardStatus
 
 logger = logging.getLogger("ragshield")  # names of errors, never their messages
 
@@ -191,7 +191,7 @@ def decided(stage: Stage, report: Report) -> None:
 
 
 # Of each gauge its unit, what it is, and its value.
-GAUGES: dict[str, tuple[str, str, Callable[[Status], float | None]]] = {
+GAUGES: dict[str, tuple[str, str, Callable[[GuardStatus], float | None]]] = {
     "ragshield.quarantine.waiting": (
         "{entry}",
         "Entries that wait for a reviewer.",
@@ -253,7 +253,7 @@ class Gauges:
         if store is not None:
             self._attributes["ragshield.store"] = printable(store, SHOWN_ID)
         self._lock = threading.Lock()
-        self._known: Status | None = None
+        self._known: GuardStatus | None = None
         self._asked = -FRESH
         meter = metrics.get_meter(NAME)
         for name, (unit, told, of) in GAUGES.items():
@@ -269,7 +269,7 @@ class Gauges:
         self._asked = time.monotonic()
 
     def _observing(
-        self, of: Callable[[Status], float | None]
+        self, of: Callable[[GuardStatus], float | None]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation  # noqa: PLC0415
 
