@@ -122,7 +122,7 @@ def test_a_document_that_cannot_be_judged_is_named(make_store):
 
 def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'guard.db'}"
-    inner = filled()
+    inner = filled(batch=KNOWN.take(range(300)))
     fits = []
     learn = opening.learn_store
     monkeypatch.setattr(opening, "learn_store", lambda *args: (fits.append(1), learn(*args)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, group, join, passages, prose
+from support import DIM, CountingEmbeddings, Scripted, group, join, passages, prose, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -16,7 +16,7 @@ def text(n):
     return " ".join(f"{chr(97 + n)}{word}" for word in prose(np.random.default_rng(n)).split())
 
 
-@pytest.fixture(params=["memory", "faiss", "chroma"])
+@pytest.fixture(params=["memory", *slowly("faiss", "chroma")])
 def inner(request, make_store):
     return make_store(request.param, CountingEmbeddings(), DIM)
 

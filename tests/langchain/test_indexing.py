@@ -25,7 +25,8 @@ from ragshield_langchain.indexing import (
     guarded_index,
 )
 
-CLEANUPS = [None, "incremental", "full", "scoped_full"]
+REPLACING = ["incremental", *slowly("full", "scoped_full")]
+CLEANUPS = [None, *REPLACING]
 SOURCE = {"source_id_key": "source", "key_encoder": "blake2b"}
 
 
@@ -170,7 +171,7 @@ def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cl
         assert world.store.quarantine.count("superseded") == 1  # kept, and nobody has to decide
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.parametrize("cleanup", REPLACING)
 @pytest.mark.parametrize("through", ["the store", "the quarantine"])
 def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanup, through):
     world.run(V1, cleanup=cleanup)
@@ -187,7 +188,7 @@ def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanu
     assert world.run(V2, cleanup=cleanup) == {"num_skipped": 3}
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.parametrize("cleanup", REPLACING)
 def test_what_is_released_is_deleted_once_the_source_has_something_else(world, cleanup):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
@@ -379,7 +380,7 @@ def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     assert crowded.run([*clean, *bad], cleanup="full") == {"num_skipped": 9}
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.parametrize("cleanup", REPLACING)
 def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(crowded, cleanup):
     lineage = POISON.lineages[0]
     good = doc(NEW.texts[0], lineage)
@@ -412,7 +413,7 @@ def paged(request):
 
 
 @pytest.mark.parametrize("batch_size", [1, 100])
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.parametrize("cleanup", REPLACING)
 def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, batch_size):
     options = {"cleanup": cleanup, "batch_size": batch_size}
     of_one = [doc(text, "x.txt") for text in POISON.texts]
@@ -515,7 +516,8 @@ def cut_short(world, at):
     return [patch.object(on, name, wrapped(getattr(on, name))) for on, name in targets]
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", *slowly(None, "full", "scoped_full")])
+@pytest.mark.slow
+@pytest.mark.parametrize("cleanup", [None, "incremental", "full", "scoped_full"])
 def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
     def fresh():
         world = World()
@@ -574,7 +576,7 @@ def test_what_cannot_be_held_is_named_when_the_rest_is_done(native):
     assert world.live == world.recorded == {"billing one", "billing three"}
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
+@pytest.mark.parametrize("cleanup", REPLACING)
 def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(world, cleanup):
     old = [doc(f"billing old {i}") for i in range(6)]
     new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]

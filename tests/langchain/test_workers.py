@@ -8,6 +8,7 @@ from support import (
     DIM,
     CountingEmbeddings,
     Scripted,
+    slowly,
     vector_of,
 )
 from test_behind_its_store import text
@@ -16,7 +17,7 @@ from ragshield_core import Batch, Guard
 from ragshield_langchain import GuardedVectorStore
 
 
-@pytest.fixture(params=["memory", "faiss", "chroma"])
+@pytest.fixture(params=["memory", *slowly("faiss", "chroma")])
 def workers(request, make_store, tmp_path):
     """Return two stores, as two processes have them, around the same one."""
     inner = make_store(request.param, CountingEmbeddings(), DIM)
