@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages, vector_of
+from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages, slowly, vector_of
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
 from ragshield_core.detectors import CliqueDetector
@@ -35,7 +35,7 @@ class WithoutModel(CountingEmbeddings):
         raise AssertionError(texts)
 
 
-@pytest.fixture(params=["memory", "faiss"])
+@pytest.fixture(params=["memory", *slowly("faiss")])
 def inner(request, make_store):
     return make_store(request.param, CountingEmbeddings(), DIM)
 

@@ -6,7 +6,7 @@ import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import PASSAGE_DIM, CountingEmbeddings, group, guard_of, join, passages
+from support import PASSAGE_DIM, CountingEmbeddings, group, guard_of, join, passages, slowly
 
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore
@@ -19,7 +19,7 @@ BAD = set(POISON.ids)
 CLEAN = [passages(6, 90 + row, f"clean{row}") for row in range(5)]
 
 
-@pytest.fixture(params=KINDS, ids=KINDS)
+@pytest.fixture(params=["memory", *slowly("faiss")])
 def store(request):
     return store_of(KINDS[request.param])
 

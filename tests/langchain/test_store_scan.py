@@ -8,7 +8,7 @@ import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, LENGTH, CountingEmbeddings, Scripted, saved
+from support import DIM, LENGTH, CountingEmbeddings, Scripted, saved, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
@@ -50,7 +50,7 @@ TEXTS = [f"billing {i}" for i in range(120)] + ["shipping score=3", "shipping sc
 IDS = [f"e{i}" for i in range(122)]
 
 
-@pytest.fixture(params=[InMemoryVectorStore, FAISS], ids=["memory", "faiss"])
+@pytest.fixture(params=[InMemoryVectorStore, *slowly(FAISS)])
 def store(request, on_file):
     guard = Guard([AtAudit()], quarantine=Quarantine(on_file))
     guarded = GuardedVectorStore(empty(request.param), guard=guard)

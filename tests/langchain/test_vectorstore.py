@@ -14,7 +14,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, TOPICS, CountingEmbeddings, Scripted, knowledge_base, vector_of
+from support import DIM, TOPICS, CountingEmbeddings, Scripted, knowledge_base, slowly, vector_of
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
@@ -59,7 +59,7 @@ MIXED = [GOOD[0], BAD[0], BAD[1], GOOD[1]]
 PROBE = knowledge_base(2, prefix="probe")
 
 
-@pytest.fixture(params=KINDS, ids=KINDS)
+@pytest.fixture(params=["memory", *slowly("faiss")])
 def cls(request):
     return KINDS[request.param]
 
