@@ -13,7 +13,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import NodeParser
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from support import CountingEmbeddings, guard_of
+from support import CountingEmbeddings, guard_of, slowly
 
 from ragshield_core.detectors import InstructionDetector
 from ragshield_langchain import GuardedVectorStore, guarded_index
@@ -159,7 +159,7 @@ class Ingested(Refreshed):
         self.pipeline.run(documents=pages_of(pages))
 
 
-WORLDS = [Indexed, IndexedInBatches, Added, Refreshed, RefreshedStore, Ingested]
+WORLDS = [Indexed, Added, Refreshed, Ingested, *slowly(IndexedInBatches, RefreshedStore)]
 
 
 @pytest.fixture
