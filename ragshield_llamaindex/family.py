@@ -390,10 +390,11 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
     again.
     """
     of = [_document_of(node) for node in nodes]
-    keys = [window_keys(node.metadata, text_of(node)) for node in nodes]
-    documents = sorted(
-        {one for one, some in zip(of, keys, strict=True) if some and one is not None}
-    )
+    keys = [  # malformed nodes are named when they are judged
+        [] if document is None else window_keys(node.metadata, text_of(node))
+        for node, document in zip(nodes, of, strict=True)
+    ]
+    documents = sorted({one for one, some in zip(of, keys, strict=True) if some and one})
     held: dict[str | None, list[str]] = {}
     ids: set[str] = set()
     if documents and quarantine.exists():
@@ -404,9 +405,9 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
             ids.add(one.id)
             if source is not None and held_for_its_text(one):
                 held.setdefault(source, []).append(one.entry.text)
-    found = []
-    for node, document, some in zip(nodes, of, keys, strict=True):
-        texts = held.get(document, []) if node.node_id not in ids else []
-        changed = {key: without(node.metadata[key], texts) for key in some if texts}
-        found.append(with_metadata(node, changed))
-    return found
+    return [
+        with_metadata(node, {key: without(node.metadata[key], held[document]) for key in some})
+        if document in held and node.node_id not in ids
+        else node
+        for node, document, some in zip(nodes, of, keys, strict=True)
+    ]
