@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ragshield_core.files.documents import LARGEST, ending_of, read_document
 from ragshield_core.files.passages import Chunk, UnreadError, chunks_of
@@ -62,10 +62,6 @@ class Coverage:
             f"skipped, {len(unread)} could not be read."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
-        return {"summary": self.summary(), "files": [asdict(file) for file in self.files]}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
@@ -112,10 +108,6 @@ class Folder:
                     hidden=hidden,
                 )
                 yield became, chunks
-
-    def holds_documents(self) -> bool:
-        """Return whether there is any file that would be read."""
-        return any(outcome == "read" for _, _, outcome, _ in self._files())
 
     def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
         """Yield files by name, each with whether it is to be read, and why if not."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -113,26 +112,22 @@ class Poison:
         found = []
         for number, name in enumerate(n for n in self.attacks if self.size_of(n) > 1):
             rng = np.random.default_rng([seed, number])
-            shared_out = self._shared_out(name, max(1, round(POISONED * length)))
-            for targets in islice(shared_out, n_streams):
+            n_texts = max(1, round(POISONED * length))
+            shares: list[list[int]] = [[]]  # targets by streams, of about so many texts
+            total = 0
+            for target in self.of_attack(name):
+                size = len(self.rows_of(target))
+                if shares[-1] and total + size > n_texts:
+                    shares.append([])
+                    total = 0
+                shares[-1].append(target)
+                total += size
+            for targets in shares[:n_streams]:
                 planted = np.concatenate([self.rows_of(each) for each in targets]) + n_clean
                 clean = rng.permutation(n_clean)[:length]
                 rows = rng.permutation(np.concatenate([clean, planted]))
                 found.append(Stream(name, tuple(targets), rows))
         return found
-
-    def _shared_out(self, name: str, n_texts: int) -> Iterator[list[int]]:
-        """Yield an attack's targets by streams, so many that their texts are about so many."""
-        chosen: list[int] = []
-        total = 0
-        for number in self.of_attack(name):
-            size = len(self.rows_of(number))
-            if chosen and total + size > n_texts:
-                yield chosen
-                chosen, total = [], 0
-            chosen.append(number)
-            total += size
-        yield chosen
 
 
 def check_names(own: Sequence[Planted], attacks: Sequence[Attack]) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import repeat
 from multiprocessing import get_context
 
@@ -278,14 +279,16 @@ def _ask_for(n_known: int) -> str:
     return f"Bring more entries, or accept a rate of {rate:g} (--fpr {rate:g})."
 
 
+@dataclass
 class _Arrived:
     """Texts of an attack that came, so many for each target."""
 
-    def __init__(self, attack: str, regime: Regime, size: int) -> None:
-        self.attack, self.regime, self.size = attack, regime, size
-        self.targets: list[int] = []
-        # By the id of each text, who objects to it; None where nobody does.
-        self.kinds: dict[str, list[str] | None] = {}
+    attack: str
+    regime: Regime
+    size: int
+    targets: list[int]
+    # By the id of each text, who objects to it; None where nobody does.
+    kinds: dict[str, list[str] | None] = field(default_factory=dict)
 
     def came(self, ids: Iterable[str], held: Held) -> None:
         """Take in what became of some texts."""
@@ -294,9 +297,12 @@ class _Arrived:
     @property
     def recall(self) -> Recall:
         held = [kinds for kinds in self.kinds.values() if kinds is not None]
-        rate = Rate(len(held), len(self.kinds))
         return Recall(
-            attack=self.attack, regime=self.regime, size=self.size, held=rate, by=_counts(held)
+            attack=self.attack,
+            regime=self.regime,
+            size=self.size,
+            held=Rate(len(held), len(self.kinds)),
+            by=_counts(held),
         )
 
 
@@ -332,12 +338,11 @@ def _clean_alone(guard: Guard, rest: Batch, tell: Progress) -> Rate:
 def _alone(guard: Guard, poison: Poison, sizes: Sequence[int], tell: Progress) -> list[_Arrived]:
     """Screen the first texts of every target by themselves, by attack and how many they are."""
     arrived = [
-        _Arrived(name, "alone", size)
+        _Arrived(name, "alone", size, poison.of_attack(name))
         for name in poison.attacks
         for size in poison.sizes_of(name, sizes)
     ]
     for done, each in enumerate(arrived, start=1):
-        each.targets = poison.of_attack(each.attack)
         for number in each.targets:
             rows = poison.rows_of(number, each.size)
             # Texts of one's own may be fewer for one target than for another: all of them come.
@@ -383,8 +388,7 @@ def _in_batches(guard: Guard, rest: Batch, poison: Poison, tell: Progress) -> li
     found = []
     clean = rest.take(range(min(BATCH, len(rest))))
     for done, name in enumerate(poison.attacks, start=1):
-        each = _Arrived(name, "batch", poison.size_of(name))
-        each.targets = poison.of_attack(name)
+        each = _Arrived(name, "batch", poison.size_of(name), poison.of_attack(name))
         texts = poison.batch.take(np.concatenate([poison.rows_of(n) for n in each.targets]))
         each.came(texts.ids, _objecting(guard.screen(concatenate([texts, clean]))))
         found.append(each)
@@ -441,7 +445,7 @@ def _in_streams(
     hits = 0
     for stream, held in zip(streams, results, strict=True):
         name = stream.attack
-        each = found.setdefault(name, _Arrived(name, "stream", poison.size_of(name)))
+        each = found.setdefault(name, _Arrived(name, "stream", poison.size_of(name), []))
         each.targets.extend(stream.targets)
         for number in stream.targets:
             each.came(poison.ids_of(number), held)
