@@ -140,13 +140,7 @@ def ending_of(name: str) -> str | None:
 
 
 def read_document(path: Path, worker: Worker, largest: int = LARGEST) -> tuple[list[Passage], str]:
-    """Return the passages of a file, and the encoding of a text.
-
-    Raises
-    ------
-    UnreadError
-        If it cannot be read; says why, without anything of what the file holds.
-    """
+    """Return the passages of a file, and the encoding of a text; errors hold nothing of the file."""
     ending = ending_of(path.name)
     if ending is None:
         msg = "of no known format"

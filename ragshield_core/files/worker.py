@@ -49,13 +49,7 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, path: Path) -> list[Passage]:
-        """Return the passages of a file.
-
-        Raises
-        ------
-        UnreadError
-            If it cannot be read, takes too long or too much memory, or a library is missing.
-        """
+        """Return the passages of a file, if it takes neither too long nor too much memory."""
         *_, package = BINARIES[path.suffix.lower()]
         if importlib.util.find_spec(package) is None:
             msg = f"needs {package}: pip install 'ragshield[files]'"

@@ -34,13 +34,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
-    """Return what a file holds.
-
-    Raises
-    ------
-    AttestationError
-        If it cannot be read, or holds more than ``largest`` bytes.
-    """
+    """Return what a file holds; refuse one of more than ``largest`` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(largest + 1)
@@ -54,13 +48,7 @@ def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def json_of(data: bytes, where: str, way_out: str) -> Any:
-    """Return the value of JSON in UTF-8; messages quote nothing of it.
-
-    Raises
-    ------
-    AttestationError
-        If it is no JSON, or holds a name twice in one object.
-    """
+    """Return the value of JSON in UTF-8, no name twice in an object; messages quote nothing of it."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -80,13 +68,7 @@ def json_of(data: bytes, where: str, way_out: str) -> Any:
 
 
 def checked(values: Any, model: type[M], where: str, way_out: str) -> M:
-    """Return JSON values as those of a model; messages quote nothing of it.
-
-    Raises
-    ------
-    AttestationError
-        If they are not as the model has them.
-    """
+    """Return JSON values as those of a model; messages quote nothing of them."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -102,13 +84,7 @@ def checked(values: Any, model: type[M], where: str, way_out: str) -> M:
 
 
 def make_keys(private: Path, public: Path) -> str:
-    """Write a new pair of keys, the private one for its owner alone; return their name.
-
-    Raises
-    ------
-    AttestationError
-        If one of the files is there already: nothing is overwritten; or cannot be written.
-    """
+    """Write a new pair of keys, the private one for its owner alone; return their name."""
     _need_cryptography()
     from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
@@ -145,13 +121,7 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key.
-
-    Raises
-    ------
-    AttestationError
-        If the file holds none without a passphrase, or others may read it.
-    """
+    """Return a private key; refuse one with a passphrase, or that others may read."""
     data = bytes_of(path, LARGEST_KEY)
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         msg = f"others may read the private key {path}, expected mode 600; chmod 600 {path}."
@@ -161,13 +131,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key.
-
-    Raises
-    ------
-    AttestationError
-        If the file holds none.
-    """
+    """Return a public key."""
     key: Ed25519PublicKey = _key(path, bytes_of(path, LARGEST_KEY), "public")
     return key
 
@@ -250,13 +214,7 @@ def sealed(payload: bytes, key: Ed25519PrivateKey) -> str:
 
 
 def opened(data: bytes, key: Ed25519PublicKey, where: str) -> bytes | None:
-    """Return the payload if the key has signed it; else ``None``.
-
-    Raises
-    ------
-    AttestationError
-        If it is no envelope of an in-toto statement.
-    """
+    """Return the payload if the key has signed it; else ``None``; refuse what is no envelope of it."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
 
     way_out = "expected a DSSE envelope as ragshield attest sign writes it."

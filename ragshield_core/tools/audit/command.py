@@ -357,13 +357,7 @@ def fit_command(
 
 
 def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
-    """Return the model that a package brings under that name.
-
-    Raises
-    ------
-    SourceError
-        If there is none, or what it needs is not installed.
-    """
+    """Return the model that a package brings under that name."""
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in points:
         msg = (

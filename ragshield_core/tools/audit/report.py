@@ -313,13 +313,7 @@ def _strict(value: Any) -> Any:
 
 
 def read_baseline(path: Path) -> frozenset[tuple[str, str]]:
-    """Return ids and revisions of the entries that an earlier report in JSON has found.
-
-    Raises
-    ------
-    SourceError
-        If it is no such report.
-    """
+    """Return ids and revisions of the entries that an earlier report in JSON has found."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         rows = [*report["findings"], *report["old"]]

@@ -131,13 +131,7 @@ class Poison:
 
 
 def check_names(own: Sequence[Planted], attacks: Sequence[Attack]) -> None:
-    """Refuse texts whose figures would be mixed with those of recipes.
-
-    Raises
-    ------
-    SourceError
-        Names the attack.
-    """
+    """Refuse texts whose figures would be mixed with those of recipes."""
     taken = {LABEL_FLIPS, *(attack.name for attack in attacks)}
     for planted in own:
         if planted.attack in taken:

@@ -125,13 +125,7 @@ def _call(function: Callable[..., Any], *task: Any) -> Any:
 
 
 def engine_of(engine: str | Engine | None) -> Engine:
-    """Return an engine by its name; this process by default.
-
-    Raises
-    ------
-    SourceError
-        If there is no such engine, or it cannot be used here.
-    """
+    """Return an engine by its name; this process by default."""
     if isinstance(engine, Engine):
         return engine
     if engine == "ray":

@@ -174,13 +174,7 @@ def gather(plan: Plan, partition: int) -> None:
 
 
 def compare_ids(plan: Plan) -> None:
-    """Make sure that no id repeats, by their hashes; 24 bytes an entry.
-
-    Raises
-    ------
-    InvalidBatchError
-        If one does; names it.
-    """
+    """Refuse ids that repeat, by their hashes; 24 bytes an entry."""
     hashes = plan.column("id_hash")
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])

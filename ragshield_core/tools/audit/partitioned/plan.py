@@ -77,13 +77,7 @@ class Parts:
             raise SourceError(msg)
 
     def pieces(self) -> tuple[Piece, ...]:
-        """Return the pieces of the input: row groups of a file, as many as make a piece.
-
-        Raises
-        ------
-        SourceError
-            If there are no parquet files, or no entries in them.
-        """
+        """Return the pieces of the input: row groups of a file, as many as make a piece."""
         path, pieces = self.path, []
         files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("*.pq")])
         if not files or not all(str(one).endswith((".parquet", ".pq")) for one in files):
@@ -140,13 +134,7 @@ class Plan:
         return list(map(int, np.flatnonzero(np.diff(self.starts))))
 
     def write(self, part: int | str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write arrays of numbers about a partition, by name; a task that runs twice does so twice.
-
-        Raises
-        ------
-        SourceError
-            If the folder is not there: this machine does not see it.
-        """
+        """Write arrays of numbers about a partition, by name; a task that runs twice does so twice."""
         if not self.folder.is_dir():
             msg = (
                 f"{self.folder} is not there on this machine; name a --work-dir on storage that "

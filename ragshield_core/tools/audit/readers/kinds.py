@@ -108,13 +108,7 @@ def open_source(
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids that a file names, one per line; blank lines are ignored.
-
-    Raises
-    ------
-    SourceError
-        If it cannot be read.
-    """
+    """Return the ids that a file names, one per line; blank lines are ignored."""
     with reading(path):
         lines = path.read_text(encoding="utf-8").split("\n")
     return [line.removesuffix("\r") for line in lines if line.strip()]

@@ -40,13 +40,7 @@ def json_lines(source: Source) -> Iterator[Rows]:
 
 
 def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the objects of a file, with the numbers of their lines; blank lines are ignored.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be read, or a line is no object; names the line.
-    """
+    """Yield the objects of a file, with the numbers of their lines; blank lines are ignored."""
     opened = gzip.open if path.suffix == ".gz" else open
     with reading(path), opened(path, "rb") as file:
         for number, line in enumerate(file, start=1):

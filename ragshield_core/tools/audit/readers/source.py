@@ -101,13 +101,7 @@ class Source:
     coverage: Coverage | None = None
 
     def chunks(self) -> Iterator[Rows]:
-        """Yield the entries in order, at most :data:`CHUNK_ROWS` at a time.
-
-        Raises
-        ------
-        SourceError
-            If a row cannot be read; names it.
-        """
+        """Yield the entries in order, at most :data:`CHUNK_ROWS` at a time."""
         return self.reader(self)
 
 
@@ -138,13 +132,7 @@ def as_id(value: object, place: str) -> str:
 
 
 def as_scalar(column: str, value: object, place: str) -> str | None:
-    """Return a label or a lineage as a str, or None where there is none.
-
-    Raises
-    ------
-    SourceError
-        If it is neither a string nor a number; names the place.
-    """
+    """Return a label or a lineage as a str, or None where there is none; refuse lists and the like."""
     if isinstance(value, str):
         return shown_name(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -156,13 +144,7 @@ def as_scalar(column: str, value: object, place: str) -> str | None:
 
 
 def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
-    """Return those values that are not None as vectors.
-
-    Raises
-    ------
-    SourceError
-        If one is no list of numbers, or of another length; names the place.
-    """
+    """Return those values that are not None as vectors; refuse what is no list of numbers."""
     rows = [row for row, value in enumerate(values) if value is not None]
     arrays: list[NDArray[np.float32]] = []
     for row in rows:
