@@ -140,7 +140,7 @@ def ending_of(name: str) -> str | None:
 
 
 def read_document(path: Path, worker: Worker, largest: int = LARGEST) -> tuple[list[Passage], str]:
-    """Return the passages of a file, and the encoding of a text; errors hold nothing of the file."""
+    """Return the passages of a file, and a text's encoding; errors hold nothing of the file."""
     ending = ending_of(path.name)
     if ending is None:
         msg = "of no known format"

@@ -48,7 +48,7 @@ def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def json_of(data: bytes, where: str, way_out: str) -> Any:
-    """Return the value of JSON in UTF-8, no name twice in an object; messages quote nothing of it."""
+    """Return the value of JSON, in which no name repeats in an object; messages quote nothing."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -214,7 +214,7 @@ def sealed(payload: bytes, key: Ed25519PrivateKey) -> str:
 
 
 def opened(data: bytes, key: Ed25519PublicKey, where: str) -> bytes | None:
-    """Return the payload if the key has signed it; else ``None``; refuse what is no envelope of it."""
+    """Return the payload of an envelope if the key has signed it; else ``None``."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
 
     way_out = "expected a DSSE envelope as ragshield attest sign writes it."

@@ -74,7 +74,7 @@ def digest_of_entries(parts: Iterable[Columned]) -> str:
 
 
 def files_of(data: Path, coverage: Coverage | None) -> dict[str, str]:
-    """Return the SHA-256 of each file, by its path within the folder; of documents, of those read."""
+    """Return the SHA-256 of each file by its path in the folder; of documents, of those read."""
     named = {data.name: data}
     if data.is_dir():
         below = (path for path in data.rglob("*") if path.is_file())

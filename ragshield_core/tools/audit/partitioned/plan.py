@@ -134,7 +134,7 @@ class Plan:
         return list(map(int, np.flatnonzero(np.diff(self.starts))))
 
     def write(self, part: int | str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write arrays of numbers about a partition, by name; a task that runs twice does so twice."""
+        """Write arrays about a partition, by name; a task that runs twice writes the same."""
         if not self.folder.is_dir():
             msg = (
                 f"{self.folder} is not there on this machine; name a --work-dir on storage that "

@@ -132,7 +132,7 @@ def as_id(value: object, place: str) -> str:
 
 
 def as_scalar(column: str, value: object, place: str) -> str | None:
-    """Return a label or a lineage as a str, or None where there is none; refuse lists and the like."""
+    """Return a label or a lineage as a str, None where there is none; refuse lists and such."""
     if isinstance(value, str):
         return shown_name(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
