@@ -92,7 +92,9 @@ class ColumnOptions:
 class ReadingOptions(ColumnOptions):
     """The same, and how a knowledge base is read into memory."""
 
-    embedder: Annotated[str, typer.Option(help="Model for entries that have no vector.")] = "minilm"
+    embedder: Annotated[
+        str, typer.Option(help="Model for entries that have no vector, and for attacks.")
+    ] = "minilm"
     work_dir: Annotated[
         Path | None,
         typer.Option(
@@ -109,8 +111,8 @@ class ReadingOptions(ColumnOptions):
         return load(source, embedder=lambda: cached_embedder(self.embedder, folder), progress=tell)
 
     def folder(self, data: Path) -> Path:
-        """Return the work folder."""
-        return self.work_dir or work_folder_of(data)
+        """Return the work folder: here, not beside the data, which may not be ours to write."""
+        return self.work_dir or Path(f"{data.name}.ragshield")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,11 +377,6 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
         )
         raise SourceError(msg) from error
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
-
-
-def work_folder_of(data: Path) -> Path:
-    """Return the usual work folder: here, not beside the data, which may not be ours to write."""
-    return Path(f"{data.name}.ragshield")
 
 
 def check_fpr(fpr: float) -> None:

@@ -8,20 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from ragshield_core.logs import quiet
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.command import (
-    ColumnOptions,
+    ReadingOptions,
     cached_embedder,
     check_fpr,
     console,
     no_crash_looks_like_a_finding,
     progress_bar,
-    work_folder_of,
 )
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.case_report import markdown
@@ -57,9 +55,9 @@ PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
 
 
-@takes(ColumnOptions, Reports)
+@takes(ReadingOptions, Reports)
 def evaluate_command(  # noqa: PLR0913 - options of a command line
-    options: ColumnOptions,
+    options: ReadingOptions,
     reports: Reports,
     data: Annotated[
         Path,
@@ -117,15 +115,6 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             "lost=.1: if a share is above; repeatable, the longest name counts."
         ),
     ] = None,
-    embedder: Annotated[
-        str, typer.Option(help="Model for entries without a vector, and attacks.")
-    ] = "minilm",
-    work_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keeps vectors, so that each text is embedded once. Default: NAME.ragshield here."
-        ),
-    ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
     ] = 0,
@@ -140,13 +129,12 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         bounds = read_bounds(bound or ())
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
-            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
+            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": options.embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
         names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
         check_bounds(bounds, names, names)
-        folder = work_dir or work_folder_of(data)
-        model = cached_embedder(embedder, folder)
+        model = cached_embedder(options.embedder, options.folder(data))
         with progress_bar(quiet=reports.quiet) as tell, quiet():
             corpus = load(
                 options.source(data),
@@ -167,7 +155,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 asked = read_targets(queries, carriers_of(known, options.seed))
             found = evaluate(
                 corpus,
-                lambda texts: np.concatenate(list(model.chunks(texts))),
+                model.embed,
                 attacks=recipes,
                 label_flips=not attack or LABEL_FLIPS in attack,
                 own=own,
@@ -182,7 +170,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 seed=options.seed,
                 progress=tell,
             )
-        found = replace(found, settings={**found.settings, "embedder": embedder})
+        found = replace(found, settings={**found.settings, "embedder": options.embedder})
         worse = worse_than(found, before, bounds)
         reports.give(
             {
