@@ -111,34 +111,28 @@ class Folder:
 
     def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
         """Yield files by name, each with whether it is to be read, and why if not."""
-        if not self.path.is_dir():
-            yield self.path, self.path.name, *self._judged(self.path, self.path.name)
-            return
         found: list[tuple[Path, str, Outcome, str]] = []
 
-        def closed(error: OSError) -> None:
-            path = Path(str(error.filename))
-            why = f"a folder that cannot be opened ({type(error).__name__})"
-            found.append((path, self._name(path), "unread", why))
+        def add(path: Path, outcome: Outcome = "skipped", why: str = "") -> None:
+            name = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
+            why = why or self._skipped(path, name)
+            found.append((path, name, outcome if why else "read", why))
 
+        def closed(error: OSError) -> None:
+            why = f"a folder that cannot be opened ({type(error).__name__})"
+            add(Path(str(error.filename)), "unread", why)
+
+        if not self.path.is_dir():
+            add(self.path)
         for folder, folders, files in os.walk(self.path, onerror=closed):  # follows no links
             at = Path(folder)
             for name in list(folders):
-                inner = at / name
-                if why := "a link to a folder" if inner.is_symlink() else _dotted(name):
+                if why := "a link to a folder" if (at / name).is_symlink() else _dotted(name):
                     folders.remove(name)
-                    found.append((inner, self._name(inner), "skipped", why))
+                    add(at / name, why=why)
             for path in map(at.joinpath, files):
-                name = self._name(path)
-                found.append((path, name, *self._judged(path, name)))
+                add(path)
         yield from sorted(found, key=lambda one: Path(one[1]).parts)
-
-    def _judged(self, path: Path, name: str) -> tuple[Outcome, str]:
-        why = self._skipped(path, name)
-        return ("skipped" if why else "read"), why
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.path).as_posix()
 
     def _skipped(self, path: Path, name: str) -> str:
         """Return why a file is left out, or an empty text."""
