@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ragshield_core.hooks import hookimpl
 from ragshield_core.model.entries import Batch
@@ -15,6 +15,7 @@ from ragshield_core.tools.evaluate.attacks.passages import craft_passages
 
 if TYPE_CHECKING:
     from ragshield_core.model.findings import Report
+    from ragshield_core.tools.evaluate.attacks import Target
 
 # Targets of which texts are planted. Twenty tell a share to within about .2.
 N_TARGETS = 20
@@ -37,29 +38,24 @@ def power(
     nothing. The embedding model gets 100 short texts. ``None`` where no questions can be made of
     the sample: its texts are too short.
     """
-    from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
-
-    try:
-        targets = targets_of(sample, N_TARGETS)
-    except SourceError:
+    targets = _targets(sample, N_TARGETS)
+    if not targets:
         return None
     planted = [
         craft_passages(target.question, target.wrong_answer, style=STYLES[number % len(STYLES)])
         for number, target in enumerate(targets)
     ]
-    texts = [text for each in planted for text in each]
-    vectors = np.asarray(embed(texts), dtype=np.float32).reshape(len(planted), max(SIZES), -1)
-    return {
-        f"groups of {size}": float(
-            np.mean(
-                [
-                    _held(screen, texts[:size], own[:size])
-                    for texts, own in zip(planted, vectors, strict=True)
-                ]
-            )
-        )
-        for size in SIZES
-    }
+    flat = [text for each in planted for text in each]
+    vectors = np.asarray(embed(flat), dtype=np.float32).reshape(len(planted), max(SIZES), -1)
+    shares: dict[str, float] = {}
+    for size in SIZES:
+        ids = [f"ragshield-planted-{number}" for number in range(size)]
+        held = [
+            ~screen(Batch.of(ids=ids, texts=texts[:size], embeddings=own[:size])).admitted
+            for texts, own in zip(planted, vectors, strict=True)
+        ]
+        shares[f"groups of {size}"] = float(np.mean(held))
+    return shares
 
 
 @hookimpl
@@ -69,14 +65,8 @@ def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
     There are ``n_targets`` of each form, each on a topic of its own; none where the texts of the
     sample are too short.
     """
-    from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
-
-    try:
-        targets = targets_of(sample, n_targets * len(FORMS))
-    except SourceError:
-        return []
     planted = []
-    for number, target in enumerate(targets):
+    for number, target in enumerate(_targets(sample, n_targets * len(FORMS))):
         (form, size), style = FORMS[number % len(FORMS)], STYLES[number // len(FORMS) % len(STYLES)]
         texts = craft_passages(target.question, target.wrong_answer, size, style=style)
         asked = form == QUESTION
@@ -84,10 +74,11 @@ def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
     return planted
 
 
-def _held(
-    screen: Callable[[Batch], Report], texts: list[str], vectors: NDArray[np.float32]
-) -> float:
-    """Return the share of some texts that the guard would hold if they came at once."""
-    ids = [f"ragshield-planted-{number}" for number in range(len(texts))]
-    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors)
-    return float(np.mean(~screen(batch).admitted))
+def _targets(sample: Batch, n: int) -> Sequence[Target]:
+    """Return targets made of a sample; none where its texts are too short."""
+    from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
+
+    try:
+        return targets_of(sample, n)
+    except SourceError:
+        return ()
