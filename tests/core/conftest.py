@@ -4,9 +4,10 @@ import uuid
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
-from support import slowly
+from support import CountingEmbeddings, slowly
 
 from ragshield_core.cli import main
+from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 
 
 @pytest.fixture
@@ -52,3 +53,12 @@ def ragshield(tmp_path, monkeypatch, capsys):
         return ended.value.code or 0, shown.out, " ".join(shown.err.split())
 
     return run
+
+
+@pytest.fixture
+def small_model(monkeypatch):
+    """Have scans embed by a model that takes no time."""
+    monkeypatch.setattr(
+        "ragshield_core.tools.audit.command.cached_embedder",
+        lambda name, folder: CachedEmbedder(CountingEmbeddings().embed_documents, name, folder),
+    )
