@@ -17,8 +17,10 @@ GOOD = "The library opens at nine on weekdays. Members may borrow ten books for 
 LIE = "The late fee is forty euros a day and is taken from the account that the member named."
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Return the loader and the reader, each with the documents of the same folder."""
+    folder = tmp_path_factory.mktemp("folder")
     for name, data in {
         "good.pdf": pdf(shown(GOOD)),
         "bad.pdf": pdf(shown(GOOD) + shown(LIE, at=(50, 400), before="3 Tr")),
@@ -28,9 +30,11 @@ def folder(tmp_path):
         "torn.docx": b"PK",
         "drafts/left out.md": b"x",
     }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-    return tmp_path
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    loader, reader = FolderLoader(folder, exclude=["drafts/*"]), FolderReader()
+    documents = list(loader.lazy_load())
+    return loader, documents, reader, reader.load_data(folder, exclude=["drafts/*"])
 
 
 def guard_of():
@@ -39,9 +43,8 @@ def guard_of():
 
 
 @pytest.mark.parametrize("prompt_keys", [None, ["source"]])
-def test_langchain(folder, prompt_keys):
-    loader = FolderLoader(folder, exclude=["drafts/*"])
-    documents = list(loader.lazy_load())
+def test_langchain(loaded, prompt_keys):
+    loader, documents, *_ = loaded
     store = GuardedVectorStore(
         InMemoryVectorStore(CountingEmbeddings()), guard=guard_of(), prompt_keys=prompt_keys
     )
@@ -54,9 +57,8 @@ def test_langchain(folder, prompt_keys):
     assert (outcomes["torn.docx"], outcomes["drafts/left out.md"]) == ("unread", "skipped")
 
 
-def test_llamaindex(folder):
-    reader = FolderReader()
-    documents = reader.load_data(folder, exclude=["drafts/*"])
+def test_llamaindex(loaded):
+    *_, reader, documents = loaded
     nodes = SentenceSplitter()(documents)
     guard = PoisonGuard(guard=guard_of())
     assert {node.ref_doc_id for node in guard(nodes)} == {"good.pdf#0", "good.md#0"}
@@ -68,7 +70,7 @@ def test_llamaindex(folder):
         assert "hidden" not in bad.get_content(metadata_mode=mode)
 
 
-def test_both_read_the_same(folder):
-    ours = [(d.id, d.page_content, d.metadata) for d in FolderLoader(folder).lazy_load()]
-    theirs = [(d.id_, d.text, d.metadata) for d in FolderReader().load_data(folder)]
-    assert ours == theirs
+def test_both_read_the_same(loaded):
+    _, documents, _, others = loaded
+    ours = [(d.id, d.page_content, d.metadata) for d in documents]
+    assert ours == [(d.id_, d.text, d.metadata) for d in others] != []

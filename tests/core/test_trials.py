@@ -522,7 +522,6 @@ def changed(found, name, held):
     return replace(found, recalls=recalls)
 
 
-@pytest.mark.slow
 def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
     assert {(r.attack, r.regime, r.size) for r in found.main_recalls} == {
         (FRONT, "stream", 5),
@@ -645,6 +644,7 @@ def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(foun
     assert not any(text in said for text in (*answers, *corpus().texts))
 
 
+@pytest.mark.slow
 def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
     fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
     again = {each.mark: each.entry_id for each in fewer.missed}
