@@ -56,11 +56,11 @@ def test_similarities_are_bounded_and_symmetric(one, other):
 
 
 def test_takeover_by_hand():
-    # weights 1, .5 over 1.5. Both new: p = rate^2; the second alone: at least 1/3 of the weight
+    # weights 1, .8 over 1.8. Both new: p = rate^2; the second alone: at least 4/9 of the weight
     # is held unless none is new.
-    assert takeover([True, True], 0.1, 0.5) == pytest.approx((1.0, 0.01))
-    assert takeover([False, True], 0.1, 0.5) == pytest.approx((1 / 3, 0.19))
-    assert takeover([True, False], 0.1, 0.5) == pytest.approx((2 / 3, 0.1))
+    assert takeover([True, True], 0.1) == pytest.approx((1.0, 0.01))
+    assert takeover([False, True], 0.1) == pytest.approx((4 / 9, 0.19))
+    assert takeover([True, False], 0.1) == pytest.approx((5 / 9, 0.1))
     assert takeover([], 0.1) == (0.0, 1.0)
 
 

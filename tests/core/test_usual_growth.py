@@ -19,7 +19,6 @@ from ragshield_core.tools.canary.compare import (
     _contrasts,
     _List,
 )
-from ragshield_core.tools.canary.knowledge_base import PROBES
 
 K, DEPTH, DIM = 6, 18, 48
 
@@ -162,8 +161,6 @@ def growing(by_topic):
     retriever = MatrixRetriever(base, embed)
     suite = CanarySuite([{"name": name, "query": name} for name in names])
     monitor = CanaryMonitor(suite, retriever, k=K, quarantine=Quarantine("sqlite://"))
-    # Fixed texts by which another embedder would be known are embedded as well.
-    asked |= dict.fromkeys(PROBES, centres[0])
     monitor.record_baseline()
     return monitor, retriever, pages, names, centres, rng
 

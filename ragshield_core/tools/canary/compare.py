@@ -122,9 +122,7 @@ def compared(
     held, usual = Coverages.of(then), UsualResemblance(deep, [one.new for one in asked], then.k)
     for row in known:
         alike = usual.knows(row), usual.p_value(row) if any(n for _, n in asked[row].head) else None
-        drifts[row] = _with_takeover(
-            drifts[row], asked[row], told, held, alike, weights.persistence
-        )
+        drifts[row] = _with_takeover(drifts[row], asked[row], told, held, alike)
     rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
     everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
     threshold = max(weights.takeover_p, EVERYWHERE) if everywhere else weights.takeover_p
@@ -175,13 +173,12 @@ def _with_takeover(
     growth: float | None,
     held: Coverages,
     resemblance: tuple[bool, float | None],
-    persistence: float,
 ) -> CanaryDrift:
     """Add how much of the head newcomers hold, and how probable that is."""
     fresh = [is_new for _, is_new in asked.head]
     if not any(fresh):
         return replace(drift, takeover=0.0, takeover_p=1.0)
-    share, _ = takeover(fresh, growth or HALF, persistence)
+    share, _ = takeover(fresh, growth or HALF)
     if growth is None:
         return replace(drift, takeover=share)
     passages = asked.passages[: asked.k]
@@ -190,7 +187,7 @@ def _with_takeover(
     told, by_resemblance = resemblance
     if told:  # else poison that fills the ranks below would be believed
         growth = _own_growth(asked.below, growth)
-    _, by_growth = takeover(counted, growth, persistence)
+    _, by_growth = takeover(counted, growth)
     rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
     by_coverage = coverage_p_value(held, drift.query, passages, rows)
     if by_resemblance is None:

@@ -58,9 +58,6 @@ class AnomalyWeights(BaseModel):
         additions of the same kind as what was there flag at most this share of the canaries, fewer
         as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
         .05, and three are, these are flagged as well.
-    persistence
-        Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
-        the weight to the first three ranks.
 
     Notes
     -----
@@ -79,7 +76,6 @@ class AnomalyWeights(BaseModel):
     threshold: Threshold = 0.65
     answer_takeover: Threshold = 0.25
     takeover_p: Probability = 0.02
-    persistence: Probability = 0.8
 
     def score(
         self,

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector
     from ragshield_core.tools.canary.storage import Observation
 
-# Ranks that the growth test looks at; with a persistence of .8, those behind hold 7 % of the weight
-# together, and every pattern of newcomers among so many can be enumerated.
+# Each rank weighs so much of the one before it: half of the weight is that of the first three.
+PERSISTENCE = 0.8
+# Ranks that the growth test looks at: those behind hold 7 % of the weight together, and every
+# pattern of newcomers among so many can be enumerated.
 HEAD = 12
 
 
@@ -50,7 +52,7 @@ def overlap_at_k(first: Sequence[str], second: Sequence[str], k: int) -> float:
     return len(one & other) / places if places else 1.0
 
 
-def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tuple[float, float]:
+def takeover(new: Sequence[bool], rate: float) -> tuple[float, float]:
     """Return how much of the head newcomers hold, and how probable that is under mere growth.
 
     Parameters
@@ -60,8 +62,6 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
     rate
         Share of newcomers in the whole knowledge base, in (0, 1): if what was added is of the same
         kind as what was there, any rank is a newcomer's with this probability.
-    persistence
-        Each rank weighs so much of the one before.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
     length = min(len(new), HEAD)
     if not length:
         return 0.0, 1.0
-    held, patterns = _patterns(length, persistence)
+    held, patterns = _patterns(length)
     share = float(held[sum(1 << row for row, is_new in enumerate(new[:length]) if is_new)])
     counts = patterns[held >= share - 1e-9]
     probability = float(np.sum(rate**counts * (1.0 - rate) ** (length - counts)))
@@ -83,10 +83,10 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
 
 
 @lru_cache(maxsize=32)
-def _patterns(length: int, persistence: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _patterns(length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return, for every pattern of newcomers, their share of the weight and their number."""
     bits = (np.arange(1 << length)[:, None] >> np.arange(length)) & 1
-    weights = persistence ** np.arange(length)
+    weights = PERSISTENCE ** np.arange(length)
     return bits @ (weights / weights.sum()), bits.sum(axis=1)
 
 

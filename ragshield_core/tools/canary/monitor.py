@@ -289,15 +289,13 @@ class CanaryMonitor:
 
         guard.writes.on_learned.append(after)
 
-    def traceback(self, report: DriftReport | None = None, top_n: int | None = None) -> Traceback:
+    def traceback(self, report: DriftReport | None = None) -> Traceback:
         """Return who is to blame for the drift, most responsible first.
 
         Parameters
         ----------
         report
             From :meth:`check`; default: a new check, which is not kept.
-        top_n
-            How many at most.
 
         See Also
         --------
@@ -313,9 +311,7 @@ class CanaryMonitor:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
         then = self.store.baseline(self.suite.name, report.baseline)
-        return trace_drift(
-            report, passages, then, canaries, self._suspicions, weights=self.weights, top_n=top_n
-        )
+        return trace_drift(report, passages, then, canaries, self._suspicions, weights=self.weights)
 
     def trace_answer(
         self, query: str, wrong_answer: str, *, depth: int = 50, since: dt.datetime | None = None

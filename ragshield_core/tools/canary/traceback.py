@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ragshield_core.model.findings import Decision, Finding, Verdict, printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.tools.canary.figures import (
+    PERSISTENCE,
     alike,
     echoes_of,
     matrix,
@@ -240,7 +241,6 @@ def trace_drift(
     suspicion: Callable[[Passage], float],
     *,
     weights: AnomalyWeights,
-    top_n: int | None = None,
 ) -> Traceback:
     """Return the newcomers among what flagged canaries retrieve, most responsible first.
 
@@ -280,7 +280,7 @@ def trace_drift(
         for entry_id, blamed in gravest.items()
     ]
     suspects.sort(key=lambda s: (-s.responsibility, -len(s.canaries), s.rank))
-    return Traceback(candidates=tuple(suspects[:top_n]), subject=f"drift of suite {report.suite!r}")
+    return Traceback(candidates=tuple(suspects), subject=f"drift of suite {report.suite!r}")
 
 
 def _blamed(
@@ -312,7 +312,7 @@ def _blamed(
     )
     first_known = fresh.index(False) if False in fresh else len(fresh)
     displaced = {*canary.expected_entries} & {*before.ids} - {p.id for p in passages[:k]}
-    held = _held(fresh[:k], weights.persistence)
+    held = _held(fresh[:k])
     for number, passage in enumerate(new):
         if rows[number] >= k:
             break
@@ -320,7 +320,7 @@ def _blamed(
         out = {rows[member] for member in group}
         # What would be retrieved without them, and which of it is new.
         left = [row for row in range(len(passages)) if row not in out][:k]
-        gone = held - _held([fresh[row] for row in left], weights.persistence)
+        gone = held - _held([fresh[row] for row in left])
         suspicious = suspicion(passage)
         repeated = (float(echo[number]) - USUAL_ECHO) / (1 - USUAL_ECHO)
         causes = {
@@ -349,9 +349,9 @@ def _blamed(
         )
 
 
-def _held(fresh: Sequence[bool], persistence: float) -> float:
+def _held(fresh: Sequence[bool]) -> float:
     """Return the weight of the ranks that newcomers hold."""
-    return sum(persistence**row for row, is_new in enumerate(fresh) if is_new)
+    return sum(PERSISTENCE**row for row, is_new in enumerate(fresh) if is_new)
 
 
 # Most retrieved texts repeat so much of it.
