@@ -95,6 +95,25 @@ def test_growth_is_not_flagged():
     assert report.growth == pytest.approx(60 / 260)
 
 
+def test_the_figures_of_a_check_by_hand():
+    # Two entries, three new ones before, between and behind them; answers as vectors.
+    found = [("a", "first"), ("b", "second")]
+    vectors = {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}
+    monitor = over(
+        found,
+        answerer=lambda _query, texts: texts[0],
+        embedder=lambda texts: [vectors.get(text, [1.0, 1.0]) for text in texts],
+    )
+    found[:] = [("p1", "p1 override"), *found, ("p2", "x"), ("p3", "y")]
+    drift = monitor.check()["q"]
+    assert drift.answer_drift == pytest.approx(0.4)
+    assert drift.jaccard == drift.overlap_at_k == pytest.approx(0.4)
+    assert drift.suspicion_ratio == drift.suspicion_delta == 0.0
+    assert drift.score == pytest.approx(0.75 * 0.4 + 0.2 * 0.6 + 0.15 * 0.6)
+    assert drift.newcomers == ("p1", "p2", "p3")
+    assert (drift.baseline_ids, drift.ids) == (("a", "b"), ("p1", "a", "b", "p2", "p3"))
+
+
 def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     kb = [("a", "refunds take 14 days"), ("b", "shipping takes 3 days")]
     world = watched(

@@ -157,7 +157,6 @@ def _figures(
         score=weights.score(
             answer_drift=changed, jaccard=same, overlap=overlap, suspicion_delta=suspicion_delta
         ),
-        answer_cosine=asked.similarity,
         answer_drift=changed,
         jaccard=same,
         overlap_at_k=overlap,

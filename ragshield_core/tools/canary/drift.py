@@ -27,8 +27,7 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 SHOWN_ID = 60
 # Figures that people see, and how.
 FIGURES = {
-    **dict.fromkeys(("answer_drift", "answer_cosine", "jaccard", "overlap_at_k"), ".3f"),
-    "takeover": ".3f",
+    **dict.fromkeys(("answer_drift", "jaccard", "overlap_at_k", "takeover"), ".3f"),
     "takeover_p": ".3g",
     "resemblance_p": ".3g",
     "suspicion_ratio": ".3f",
@@ -110,9 +109,9 @@ class CanaryDrift:
         Whether something is wrong, and what: sentences with the number that convinced.
     score
         Anomaly, in [0, 1]; see :class:`AnomalyWeights`.
-    answer, answer_cosine, answer_drift
-        The answer, its cosine to the baseline's, and 1 minus that; ``None`` without an answerer,
-        and the last two without an embedder.
+    answer, answer_drift
+        The answer, and 1 minus its cosine to the baseline's; ``None`` without an answerer, and the
+        latter without an embedder.
     jaccard, overlap_at_k
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
@@ -140,7 +139,6 @@ class CanaryDrift:
     score: float
     reasons: tuple[str, ...] = ()
     answer: str | None = None
-    answer_cosine: float | None = None
     answer_drift: float | None = None
     jaccard: float | None = None
     overlap_at_k: float | None = None
