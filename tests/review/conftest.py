@@ -72,3 +72,8 @@ def quarantine(tmp_path):
 @pytest.fixture
 def app(quarantine):
     return review_app(quarantine, tokens=TOKENS)
+
+
+@pytest.fixture
+def anna(app):
+    return Browser(app)

@@ -120,9 +120,8 @@ def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
     assert bert.decide(1, "keep").status_code == 200
 
 
-def test_a_form_of_another_page_is_refused(quarantine, app):
+def test_a_form_of_another_page_is_refused(quarantine, anna):
     held(quarantine, ["a text"])
-    anna = Browser(app)
     anna.get("/cases/1")
     forms = {"csrf": anna.csrf, "action": "release", "entry": "1"}
     for sent, headers in (
@@ -187,9 +186,8 @@ def test_in_an_application_its_people_decide_under_its_path(quarantine):
     assert quarantine.log.lines()[-1].actor == "anna"
 
 
-def test_a_session_ends(quarantine, app, monkeypatch):
+def test_a_session_ends(quarantine, anna, monkeypatch):
     held(quarantine, ["a text"])
-    anna = Browser(app)
     csrf = anna.csrf
     login = time.time()
     monkeypatch.setattr(time, "time", lambda: login + 8.1 * 3600)
@@ -219,7 +217,7 @@ def test_another_name_of_the_host_is_refused(quarantine):
     assert TestClient(app, base_url="http://localhost").get("/").status_code == 200
 
 
-def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, app):
+def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, anna):
     odd = '"><b>odd</b>'
     batch = Batch.of(
         ids=[f"{n}{odd}" for n in range(len(HOSTILE))],
@@ -230,7 +228,6 @@ def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, app):
         metadatas=[{odd: odd}] * len(HOSTILE),
     )
     quarantine.hold(batch, by=odd)
-    anna = Browser(app)
     anna.get("/")
     for number in range(1, len(HOSTILE) + 1):
         page = anna.get(f"/cases/{number}").text
@@ -246,10 +243,9 @@ def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, app):
     assert "<b>" not in anna.get("/cases/1").text
 
 
-def test_no_text_is_in_an_address_or_in_a_log(quarantine, app, caplog):
+def test_no_text_is_in_an_address_or_in_a_log(quarantine, anna, caplog):
     caplog.set_level(logging.DEBUG)
     held(quarantine, ["marker-in-a-text"], lineages=["marker-source"])
-    anna = Browser(app)
     addresses = set(re.findall(r'(?:href|action|hx-get)="([^"]+)"', anna.get("/").text))
     anna.post("/filter", search="marker-in-a-text", source="marker-source")
     addresses |= set(re.findall(r'(?:href|action|hx-get)="([^"]+)"', anna.get("/cases/1").text))
@@ -258,9 +254,8 @@ def test_no_text_is_in_an_address_or_in_a_log(quarantine, app, caplog):
     assert "marker" not in caplog.text
 
 
-def test_a_form_that_names_nothing_does_nothing(quarantine, app):
+def test_a_form_that_names_nothing_does_nothing(quarantine, anna):
     held(quarantine, ["a text"])
-    anna = Browser(app)
     assert anna.decide(1, "explode").status_code == 400
     assert anna.decide(1, "release", []).status_code == 400
     assert anna.decide(1, "release", ["99"]).status_code == 409

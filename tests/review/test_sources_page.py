@@ -146,8 +146,7 @@ def test_without_a_store_the_commands_are_shown(tmp_path):
     assert anna.post("/sources", source="x", choice="adopt").status_code == 409
 
 
-def test_nothing_is_asked_where_there_is_no_guard(app):
-    anna = Browser(app)
+def test_nothing_is_asked_where_there_is_no_guard(anna):
     for path in ("/", "/health"):
         assert "New source" not in anna.get(path).text
 
