@@ -8,10 +8,15 @@ duplicates. A group of 50, or of exact clones, is an attack too.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.graph import Lists
+from ragshield_core.detectors.base import Evidence
+from ragshield_core.detectors.groups.graph import Lists, Overlay
+from ragshield_core.detectors.groups.known import Known
+from ragshield_core.detectors.groups.usual import Judgement
 
 # The repository's settings.
 K = 10
@@ -85,3 +90,53 @@ def clique_members(n: int, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
     middle = (out.T @ out).multiply(out).tocoo()
     members[middle.row] = True
     return members
+
+
+def judge(known: Known, overlay: Overlay) -> Judgement:
+    """Score the entries of an overlay by the reference rule."""
+    numbers, lists = overlay.numbers, overlay.lists
+    beyond = np.setdiff1d(lists.slots[lists.slots >= 0], numbers)
+    # With the lists of neighbours that the overlay does not change.
+    kept = [
+        pairs[similarities > known.edge_threshold[0]]
+        for pairs, similarities in (
+            undirected(numbers, lists),
+            undirected(beyond, known.graph.lists.take(beyond)),
+        )
+    ]
+    edges = np.unique(np.concatenate(kept), axis=0)
+    names, compact = np.unique(edges, return_inverse=True)
+    members = clique_members(len(names), compact.reshape(edges.shape))
+    scores = np.isin(numbers, names[members]).astype(np.float64)
+    return Judgement(scores, np.zeros(len(scores), dtype=np.int64), {}, {}, edges)
+
+
+def explained(
+    known: Known,
+    edges: NDArray[np.int64],
+    own: int,
+    names: Callable[[Sequence[int]], tuple[str, ...]],
+) -> Evidence:
+    """Return the largest clique of an entry, by the reference rule."""
+    import networkx as nx  # noqa: PLC0415 - slow to import, and for this sentence only
+
+    around = np.unique(edges[(edges == own).any(axis=1)])
+    around = around[around != own]
+    threshold, reachable = known.edge_threshold
+    if len(around) > CLIQUE_CAP:
+        size = f"three or more (it has {len(around)} neighbours, too many to enumerate)"
+        group = around.tolist()
+    else:
+        near = np.isin(edges[:, 0], around)
+        near[near] = np.isin(edges[near, 1], around)
+        graph = nx.Graph(edges[near].tolist())
+        cliques: list[list[int]] = [sorted(clique) for clique in nx.find_cliques(graph)]
+        group = max(cliques, key=len)
+        size = str(len(group) + 1)
+    sentence = (
+        f"it is one of {size} entries that are all very similar to each other (each two more than "
+        f"{threshold:.3f}: the mean of the knowledge base, and {known.rule.alpha:g} deviations)"
+    )
+    if not reachable:
+        sentence += f"; {UNREACHABLE.format(known.rule.alpha)}"
+    return Evidence(sentence=sentence, related_ids=names(group))

@@ -89,7 +89,7 @@ def judge(
 ) -> Judgement:
     """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
     if not known.by_groups:
-        return judge_cliques(known, overlay)
+        return cleanbase.judge(known, overlay)
     if suspected is None:
         recent = known.recent(len(overlay.batch))
         lineages = lineages_of(overlay, recent)
@@ -297,25 +297,3 @@ def accused(
         copies = lists.slots[copies_in(overlay, lists, COPIES[WHYS[why[place]][0]])]
         accused[place] = (copies < overlay.numbers[rows[place]]).any()
     return rows[accused]
-
-
-# The reference rule
-
-
-def judge_cliques(known: Known, overlay: Overlay) -> Judgement:
-    """Score the entries of an overlay by the reference rule."""
-    numbers, lists = overlay.numbers, overlay.lists
-    beyond = np.setdiff1d(lists.slots[lists.slots >= 0], numbers)
-    # With the lists of neighbours that the overlay does not change.
-    kept = [
-        pairs[similarities > known.edge_threshold[0]]
-        for pairs, similarities in (
-            cleanbase.undirected(numbers, lists),
-            cleanbase.undirected(beyond, known.graph.lists.take(beyond)),
-        )
-    ]
-    edges = np.unique(np.concatenate(kept), axis=0)
-    names, compact = np.unique(edges, return_inverse=True)
-    members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
-    scores = np.isin(numbers, names[members]).astype(np.float64)
-    return Judgement(scores, np.zeros(len(scores), dtype=np.int64), {}, {}, edges)

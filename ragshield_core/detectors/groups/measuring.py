@@ -23,7 +23,6 @@ from ragshield_core.detectors.groups.evidence import (
 from ragshield_core.detectors.groups.graph import Overlay, unrelated_distance
 from ragshield_core.detectors.groups.judging import (
     MOST_STANDING,
-    judge_cliques,
     nearness_of_standing,
 )
 from ragshield_core.detectors.groups.known import TURNS, Known, audit_threshold
@@ -79,7 +78,7 @@ def measure(
         if not known.edge_threshold[1]:
             message = cleanbase.UNREACHABLE.format(known.rule.alpha)
             logger.warning("%s: %s", known.rule.detector, message)
-        judgement = judge_cliques(known, overlay)
+        judgement = cleanbase.judge(known, overlay)
     known.notes["score"][slots] = rounded_up(judgement.scores)
     return judgement
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.groups import cleanbase
@@ -45,7 +44,7 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
         )
 
     if not known.by_groups:
-        return _of_clique(known, judgement.edges, int(overlay.numbers[row]), names)
+        return cleanbase.explained(known, judgement.edges, int(overlay.numbers[row]), names)
     if why in COPIES:
         lists = overlay.lists.take(np.array([row]))
         copies = names(lists.slots[copies_in(overlay, lists, COPIES[why])].tolist())
@@ -81,37 +80,6 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     return Evidence(
         sentence=f"{sentence} ({figures})", related_ids=names(members[members >= 0].tolist())
     )
-
-
-def _of_clique(
-    known: Known,
-    edges: NDArray[np.int64],
-    own: int,
-    names: Callable[[Sequence[int]], tuple[str, ...]],
-) -> Evidence:
-    """Return the largest clique of an entry, by the reference rule."""
-    import networkx as nx  # noqa: PLC0415 - slow to import, and for this sentence only
-
-    around = np.unique(edges[(edges == own).any(axis=1)])
-    around = around[around != own]
-    threshold, reachable = known.edge_threshold
-    if len(around) > cleanbase.CLIQUE_CAP:
-        size = f"three or more (it has {len(around)} neighbours, too many to enumerate)"
-        group = around.tolist()
-    else:
-        near = np.isin(edges[:, 0], around)
-        near[near] = np.isin(edges[near, 1], around)
-        graph = nx.Graph(edges[near].tolist())
-        cliques: list[list[int]] = [sorted(clique) for clique in nx.find_cliques(graph)]
-        group = max(cliques, key=len)
-        size = str(len(group) + 1)
-    sentence = (
-        f"it is one of {size} entries that are all very similar to each other (each two more than "
-        f"{threshold:.3f}: the mean of the knowledge base, and {known.rule.alpha:g} deviations)"
-    )
-    if not reachable:
-        sentence += f"; {cleanbase.UNREACHABLE.format(known.rule.alpha)}"
-    return Evidence(sentence=sentence, related_ids=names(group))
 
 
 def _agreement(overlay: Overlay, row: int, agreed: Agreed) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.order import FEWEST, came_together
-from ragshield_core.detectors.phrase.counts import Grams, hashed, n_cells_for
+from ragshield_core.detectors.phrase.counts import Grams, hashed, n_cells_for, places_of
 from ragshield_core.detectors.phrase.judging import MIN_LIFT, NOTHING, Judgement, copies_in, judge
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory
-from ragshield_core.detectors.phrase.sentences import explained
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING
+from ragshield_core.text.normalized import readable, word_spans, words
 
 logger = logging.getLogger("ragshield")
 
@@ -30,6 +32,7 @@ TRUSTED = 10
 MAX_HELD_OUT = 10_000
 # Entries that arrive together when held-out ones are made to arrive.
 ARRIVING = 100
+QUOTED = 80  # characters
 # Held entries with a phrase on which an earlier one with it is condemned, at least.
 ACCOMPLICES = 2
 
@@ -269,7 +272,9 @@ class TriggerPhraseDetector(GroupDetector):
             return []
         judgement, n_known = self._judged(batch), self._n_known
         return [
-            explained(judgement, n_known, int(judgement.why[row]), batch.ids[row], batch.texts[row])
+            _explained(
+                judgement, n_known, int(judgement.why[row]), batch.ids[row], batch.texts[row]
+            )
             for row in rows
         ]
 
@@ -313,7 +318,7 @@ class TriggerPhraseDetector(GroupDetector):
             why = why_of[entry_id]
             # Its text is not kept; an entry of the batch that holds the phrase has it as well.
             text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
-            said = explained(judgement, self._n_known, why, entry_id, text, of_entry=False)
+            said = _explained(judgement, self._n_known, why, entry_id, text, of_entry=False)
             evidence.append(said)
         return evidence
 
@@ -449,3 +454,48 @@ def _grams_of(batches: Iterable[Batch]) -> Iterator[Grams]:
     for batch in batches:
         for start in range(0, len(batch), CHUNK):
             yield Grams.of(batch.texts[start : start + CHUNK])
+
+
+def _explained(
+    judgement: Judgement,
+    n_known: int,
+    why: int,
+    entry_id: str,
+    text: str,
+    *,
+    of_entry: bool = True,
+) -> Evidence:
+    """Return what is said of an entry, of ``n_known``; ``of_entry`` if the text is its own."""
+    if why < 0:
+        return Evidence(sentence="no phrase of it is more frequent than usual (score below 0.0)")
+    phrase = judgement.phrases[why]
+    view = readable(text)
+    quote, span = _quote(view.text, phrase.hashes)
+    quoted = printable(quote, QUOTED)
+    known = f"about {phrase.n_known:.0f}" if math.isfinite(phrase.n_known) else "very many"
+    return Evidence(
+        sentence=(
+            f"{phrase.n_recent} of the {judgement.n_recent} newest entries say {quoted!r}, of the "
+            f"{n_known:,} older ones {known} (by chance {phrase.expected:.1f} of the newest would; "
+            f"so many do in one batch of 10^{phrase.score:.1f})"
+        ),
+        related_ids=tuple(i for i in phrase.ids if i != entry_id),
+        span=view.original_span(*span) if of_entry and span is not None else None,
+    )
+
+
+def _quote(text: str, hashes: Sequence[int]) -> tuple[str, tuple[int, int] | None]:
+    """Return the words around the first n-gram that belong to the others, and where they lie."""
+    listed = words(text)
+    core = np.flatnonzero(places_of(listed, hashes[:1]))
+    if not core.size:
+        return "", None
+    marked = places_of(listed, hashes)
+    marked = marked | np.append(marked[1:], False) & np.insert(marked[:-1], 0, False)  # gaps of one
+    low = high = int(core[0])
+    while low > 0 and marked[low - 1]:
+        low -= 1
+    while high + 1 < len(listed) and marked[high + 1]:
+        high += 1
+    spans = word_spans(text)
+    return " ".join(listed[low : high + 1]), (spans[low][0], spans[high][1])
