@@ -189,21 +189,7 @@ class Report:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one flat dict per entry: id, verdict, and the strongest finding."""
-        records = []
-        for decision in self.decisions:
-            finding = strongest(decision)
-            records.append(
-                {
-                    "entry_id": decision.entry_id,
-                    "verdict": str(decision.verdict),
-                    "detector": finding.detector if finding else None,
-                    "score": finding.score if finding else None,
-                    "threshold": finding.threshold if finding else None,
-                    "p_value": finding.p_value if finding else None,
-                    "why": why(decision),
-                }
-            )
-        return records
+        return [_record(decision) for decision in self.decisions]
 
     def to_frame(self) -> pd.DataFrame:
         """Return :meth:`to_records` as a pandas data frame, one row per entry.
@@ -304,16 +290,15 @@ class Report:
             plain = decision.verdict is Verdict.ADMIT and not decision.unscreened
             if plain and not decision.findings and not decision.note:
                 continue
-            finding = strongest(decision)
+            record = _record(decision)
+            figures = [(record[name], form) for name, form in _FIGURES.items()]
             rows.append(
                 (
-                    decision.entry_id,
-                    str(decision.verdict),
+                    record["entry_id"],
+                    record["verdict"],
                     ", ".join(one.detector for one in by_strength(decision)),
-                    f"{finding.score:.3f}" if finding else "",
-                    f"{finding.threshold:.3f}" if finding else "",
-                    "" if finding is None or finding.p_value is None else f"{finding.p_value:.4f}",
-                    why(decision),
+                    *("" if figure is None else f"{figure:{form}}" for figure, form in figures),
+                    record["why"],
                 )
             )
         return rows
@@ -322,6 +307,17 @@ class Report:
 # Score, threshold and p are the first detector's, which convinced most.
 _COLUMNS = ("entry", "verdict", "found by", "score", "threshold", "p", "why")
 _NUMBERS = ("score", "threshold", "p")
+_FIGURES = {"score": ".3f", "threshold": ".3f", "p_value": ".4f"}
+
+
+def _record(decision: Decision) -> dict[str, Any]:
+    first = next(iter(by_strength(decision)), None)
+    return {
+        "entry_id": decision.entry_id,
+        "verdict": str(decision.verdict),
+        **{name: getattr(first, name, None) for name in ("detector", *_FIGURES)},
+        "why": why(decision),
+    }
 
 
 def _decision_to_dict(decision: Decision) -> dict[str, Any]:
@@ -374,13 +370,8 @@ def accusers(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def strongest(decision: Decision) -> Finding | None:
-    """Return the finding that convinces most: smallest p-value, else furthest above threshold."""
-    return next(iter(by_strength(decision)), None)
-
-
 def by_strength(decision: Decision) -> list[Finding]:
-    """Return the findings, most convincing first."""
+    """Return the findings, by p-value, else by how far they are above the threshold."""
     return sorted(
         decision.findings,
         key=lambda f: (1.0 if f.p_value is None else f.p_value, f.threshold - f.score),
