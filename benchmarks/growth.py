@@ -613,7 +613,7 @@ def read_by(reader: str, corpus: str, longest: int | None) -> str:
         | ({} if reader == "page numbers" else {"file_path": f"files/{file} of it.pdf"})
         for row, file in enumerate(pages.lineages)
     ]
-    found = [lineage_of(one, i)[0] for one, i in zip(described, pages.ids, strict=True)]
+    found = [lineage_of(one, i) for one, i in zip(described, pages.ids, strict=True)]
     stream = replace(pages, lineages=tuple(found))
     grown = grow(default_guard(), stream, ADOPTED)
     by = ", ".join(f"{n} {k}" for n, k in grown.findings.most_common(3)) or "none"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
@@ -14,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from ragshield_core.model.errors import InvalidBatchError
-
-logger = logging.getLogger("ragshield")
 
 
 def claim_of(key: str, entry_id: str, value: object) -> str | None:
@@ -46,10 +42,8 @@ _NAME = re.compile(r"[^\s\d]")  # in it, at least
 LINEAGE_KEYS = ("file_path", "source", "url", "file_name", "filename", "parent_id", "doc_id")
 
 
-def lineage_of(
-    metadata: Mapping[str, Any], entry_id: str, key: str | None = None
-) -> tuple[str | None, str | None]:
-    """Return what an entry was cut from, as its metadata says, and the key that says it.
+def lineage_of(metadata: Mapping[str, Any], entry_id: str, key: str | None = None) -> str | None:
+    """Return what an entry was cut from, as its metadata says.
 
     Readers that make a document of each page name the file as well: pages of one file resemble each
     other, and are of one lineage. ``key`` is the only one to look at. ``None`` takes the first of
@@ -62,13 +56,11 @@ def lineage_of(
         If a key that was named has a value that is no scalar; names the entry.
     """
     if key is not None:
-        claimed = claim_of(key, entry_id, metadata.get(key))
-        return claimed, key if claimed is not None else None
-    for one in LINEAGE_KEYS:
-        value = metadata.get(one)
+        return claim_of(key, entry_id, metadata.get(key))
+    for value in map(metadata.get, LINEAGE_KEYS):
         if isinstance(value, str | PurePath) and _NAME.search(str(value)):
-            return str(value), one
-    return None, None
+            return str(value)
+    return None
 
 
 # A URL, or a bucket; the host may carry a user or a port.
@@ -133,11 +125,3 @@ def named_source(metadata: Mapping[str, Any], document: str | None) -> str | Non
             named[:MAX_SOURCE].encode()
             return named[:MAX_SOURCE]
     return source_of(document)
-
-
-def tell_lineages(keys: Iterable[str | None]) -> None:
-    """Log which metadata lineages were taken from: names of keys and counts only."""
-    if logger.isEnabledFor(logging.INFO):
-        counts = Counter("no key" if key is None else key for key in keys)
-        taken = ", ".join(f"{key} ({n})" for key, n in counts.most_common())
-        logger.info("lineages are taken from: %s", taken or "nothing")

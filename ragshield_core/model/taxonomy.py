@@ -18,15 +18,6 @@ class Framework(StrEnum):
     CWE = "CWE"
 
 
-EDITIONS: Mapping[Framework, str] = {
-    Framework.ATLAS: "5.6",
-    Framework.OWASP_2025: "2025",
-    Framework.OWASP_2026: "2026",
-    Framework.AISVS: "1.0",
-    Framework.CWE: "4.16",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Term:
     """What an id stands for."""

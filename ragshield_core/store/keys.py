@@ -72,7 +72,7 @@ class MetadataKeys:
                 if what == "label":
                     claim = claim_of(self.label, entry_id, metadata.get(self.label))
                 else:
-                    claim, _ = lineage_of(metadata, entry_id, self.lineage)
+                    claim = lineage_of(metadata, entry_id, self.lineage)
                     claim = document if claim is None else claim
             except Exception as error:  # noqa: BLE001 - values of classes of their own may do anything
                 claim = None

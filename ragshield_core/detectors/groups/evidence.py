@@ -59,7 +59,6 @@ COPIED_FROM, COPIED_ALL = 0.5, 0.9
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 PARTS = tuple(WEIGHTS)
 # Those that count only as far as another member of the group has them.
-SHARED_PARTS = tuple(name for name in PARTS if name != "agreed")
 # Groups across lineages get most of the error budget, those within one a quarter of that, mixed
 # ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
 DISCOUNTS: dict[Channel, float] = {

@@ -10,7 +10,7 @@ import pytest
 from ragshield_core import Batch
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL, ON_REQUEST
-from ragshield_core.model.taxonomy import EDITIONS, PAIRS, TAXONOMY, Framework
+from ragshield_core.model.taxonomy import PAIRS, TAXONOMY, Framework
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.sarif import to_sarif
 
@@ -23,6 +23,13 @@ SOURCES = [
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".md", ".json", ".html"}
 ]
+EDITIONS = {
+    Framework.ATLAS: "5.6",
+    Framework.OWASP_2025: "2025",
+    Framework.OWASP_2026: "2026",
+    Framework.AISVS: "1.0",
+    Framework.CWE: "4.16",
+}
 
 
 @pytest.mark.parametrize("name", DETECTORS)

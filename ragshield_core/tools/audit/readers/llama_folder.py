@@ -56,7 +56,7 @@ def llama_folder(source: Source) -> Iterator[Rows]:
     def lineage(node: _Node, place: str) -> str | None:
         if columns.lineage is not None:
             return columns.claim("lineage", node.metadata, place)
-        claimed, _ = lineage_of(node.metadata, node.id)
+        claimed = lineage_of(node.metadata, node.id)
         return claimed if claimed is not None else node.document
 
     for start in range(0, len(nodes), JSON_ROWS):

@@ -15,7 +15,7 @@ from ragshield_core.detectors.groups.evidence import (
     COPIED_ALL,
     COPIED_FROM,
     FLOOR,
-    SHARED_PARTS,
+    PARTS,
     SIZES,
     SURROUNDINGS,
     GroupEvidence,
@@ -217,8 +217,9 @@ def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(chan
     exempt = np.empty(0, dtype=np.int64)
     whole = graph.part(graph.present)
     raw = GroupEvidence(whole, channel, None, exempt, kin=KIN).raw
+    shared = [name for name in PARTS if name != "agreed"]
     everything = {}
-    for name in SHARED_PARTS:
+    for name in shared:
         everything[name] = np.zeros((graph.n_slots, len(SIZES)), dtype=np.float32)
         everything[name][whole.numbers] = getattr(raw, name)
     kept = {"tight": everything["tight"]}
@@ -227,7 +228,7 @@ def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(chan
         GroupEvidence(graph.part(some), channel, one, exempt, kin=KIN).tied(np.s_[:])
         for one in (kept, everything)
     )
-    for name in SHARED_PARTS:
+    for name in shared:
         np.testing.assert_array_equal(getattr(told, name), getattr(looked_up, name))
     assert told.tight.any()
 
