@@ -1,1 +1,1 @@
-"""What a guard learns of writes, as events that can be kept, and how it stands."""
+"""Learning from writes, as events that can be stored, and the status of a guard."""

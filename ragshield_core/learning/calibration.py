@@ -1,4 +1,4 @@
-"""What people decide on thresholds: other ways to come by them, and sources to adopt."""
+"""Decisions of people on thresholds: borrow or refresh them, and adopt sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragshield_core.model.findings import printable
 
 
 class CalibrationInForce:
-    """Thresholds as they are, and other ways to come by them than to calibrate."""
+    """Current thresholds, and ways to get them other than calibration."""
 
     def __init__(self, state: GuardState, writes: Writes) -> None:
         self._state, self._writes = state, writes
@@ -25,19 +25,19 @@ class CalibrationInForce:
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
 
     def borrow(self, other: CalibrationInForce) -> None:
-        """Go by the calibration of another guard, as it is now, until this one has its own.
+        """Use the current calibration of another guard until this one has its own.
 
-        For a tenant with few entries among others like it. What is taken over is how clean entries
-        score there, as numbers: no entry, id, text or vector. The rate is that of this guard's
-        policy. What is usual is measured among its own entries, again and again as these grow; as
-        soon as there are enough of them, or :meth:`ragshield_core.Guard.calibrate` is called, it is
-        calibrated by them and goes by nothing else any more. Later calibrations of the other are
-        taken over when this is called again.
+        For a tenant with few entries among similar tenants. The guard copies only the scores of the
+        other's clean entries, as numbers: no entry, id, text or vector. The rate is that of this
+        guard's policy. The guard measures the usual values among its own entries, and repeats this
+        as they grow. Once it has enough of them, or :meth:`ragshield_core.Guard.calibrate` is
+        called, it is calibrated by its own entries alone. To copy a later calibration of the other
+        guard, call this again.
 
         Parameters
         ----------
         other
-            Of a guard with the same detectors, and vectors of the same model.
+            Calibration of a guard with the same detectors, and vectors of the same model.
 
         Raises
         ------
@@ -53,19 +53,19 @@ class CalibrationInForce:
             self._state.recalibration.borrow(other._state.calibrator, confirmed)
 
     def refresh(self) -> None:
-        """Measure anew what is usual in the knowledge base as it is now, and calibrate by that.
+        """Measure the usual values of the current knowledge base, and calibrate by them.
 
         A calibrated guard does this by itself whenever the knowledge base has grown by a tenth;
-        call it after entries were deleted on a large scale. The clean sample stays the one that was
-        drawn when the guard was fitted, scored among what the knowledge base holds now.
+        call it after large deletions. The clean sample is still the one that was drawn when the
+        guard was fitted, scored among the entries that the knowledge base holds now.
 
         Raises
         ------
         NotFittedError
             If there is no clean sample: fit the guard first, and calibrate it.
         CalibrationError
-            If too little of the clean sample is left for the accepted rate. Thresholds stay as they
-            were.
+            If too little of the clean sample is left for the accepted rate. The thresholds do not
+            change.
         """
         confirmed = self._writes.quarantine.confirmed_ids()
         with self._writes.replaced():
@@ -73,16 +73,16 @@ class CalibrationInForce:
 
 
 class Sources:
-    """Sources of which far more is held than accepted, and what people decide on them."""
+    """Sources with far more held entries than the accepted rate, and decisions on them."""
 
     def __init__(self, state: GuardState, writes: Writes, judge: Judge) -> None:
         self._state, self._writes, self._judge = state, writes, judge
 
     def questions(self) -> tuple[Question, ...]:
-        """Return the sources of which far more is held than accepted: new ones, or attacks.
+        """Return the sources with far more held entries than accepted: new sources, or attacks.
 
-        No statistics tell the two apart. Until a person decides, entries of such a source are held
-        by the thresholds of everybody else, or as ``Policy(on_shift=...)`` says.
+        Statistics cannot tell the two apart. Until a person decides, the thresholds of all other
+        sources apply to entries of such a source, or the choice in ``Policy(on_shift=...)``.
 
         Examples
         --------
@@ -97,29 +97,29 @@ class Sources:
             )
 
     def adopt(self, source: str | None, *, by: str = "ragshield") -> tuple[str, ...]:
-        """Take thresholds for a source that a person has found to be good.
+        """Set thresholds for a source that a person has found to be good.
 
-        Its held entries are judged again. Of all its entries, the accepted share stays held: the
-        most suspicious ones by each detector that objects to the source. Later entries of the
-        source are judged by the same thresholds, which are never lower than those of others.
+        The guard judges the held entries of the source again. The accepted share of all its entries
+        stays held: the most suspicious ones by each detector that objects to the source. The same
+        thresholds apply to its later entries, and are never lower than those of other sources.
 
         Parameters
         ----------
         source
-            Its name, as :meth:`questions` has it; ``None`` for entries that name none.
+            Its name, as in :meth:`questions`; ``None`` for entries that name no source.
         by
-            Who decided, for the log.
+            The person who decided, for the log.
 
         Returns
         -------
         tuple[str, ...]
-            Ids of the held entries that come free: release them next. Guarded stores have a method
-            of the same name, which does both.
+            Ids of the held entries to release next. Guarded stores have a method of the same name,
+            which does both.
 
         Raises
         ------
         ValueError
-            If nothing of such a source is held.
+            If the quarantine holds no entry of this source.
         """
         from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
 
@@ -147,20 +147,20 @@ class Sources:
         return tuple(ids)
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
+        """Close the question about a source: it is an attack, or unwanted.
 
-        Its entries stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
+        Its entries stay held, and later ones are judged as before. The guard asks again once twice
+        as many entries are held.
 
         Parameters
         ----------
         source, by
-            As of :meth:`adopt`.
+            As in :meth:`adopt`.
 
         Raises
         ------
         ValueError
-            If nothing has come from such a source.
+            If no entry has come from this source.
         """
         if source not in self._state.calibrator.arrivals.sources:
             msg = (

@@ -1,4 +1,4 @@
-"""What changes a guard once it is fitted, as values that can be kept and applied elsewhere."""
+"""Changes to a fitted guard, as values that can be stored and applied elsewhere."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from ragshield_core.state import check_format, part_of
 
 FORMAT = 1
 
-# What reading damaged parts raises.
+# Errors that damaged parts raise when they are read.
 _DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class Change(StrEnum):
-    """What an event says has happened."""
+    """Kind of change that an event records."""
 
     LEARNED = "learned"  # entries came into the knowledge base
     FORGOTTEN = "forgotten"  # entries left it
-    HELD = "held"  # entries were held; `accused` says by which detectors
-    RECALLED = "recalled"  # entries that were admitted earlier were held; `accused` says by whom
-    CONFIRMED = "confirmed"  # a person has confirmed held entries; the ids are taken back
+    HELD = "held"  # entries were held; `accused` has the detectors
+    RECALLED = "recalled"  # entries that were admitted earlier were held; `accused` as for HELD
+    CONFIRMED = "confirmed"  # a person confirmed `entries`, or took back the confirmation of `ids`
     HELD_FORGOTTEN = "held_forgotten"  # held entries were released, or deleted for good
     TRUSTED = "trusted"  # a person has judged entries good
-    COUNTED = "counted"  # what was decided of a batch counts against the accepted rate
-    UNSCREENED = "unscreened"  # entries were let in on which detectors failed; `failed` says which
-    SCREENED = "screened"  # those were screened again
+    COUNTED = "counted"  # the decisions on a batch count against the accepted rate
+    UNSCREENED = "unscreened"  # entries were admitted although the detectors in `failed` failed
+    SCREENED = "screened"  # unscreened entries were screened again
     RECALIBRATED = "recalibrated"  # thresholds were due; the ids are those of confirmed entries
-    REPLACED = "replaced"  # fitted, adopted, calibrated or refreshed: all may be different
+    REPLACED = "replaced"  # fitted, adopted, calibrated or refreshed: everything may differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Event:
-    """One change of what a guard knows, applied by its state.
+    """One change to the knowledge of a guard, applied by its state.
 
-    Guards that were alike stay so if the same events are applied to them in the same order.
+    Equal guards stay equal if the same events are applied to them in the same order.
 
     Examples
     --------
@@ -55,24 +55,24 @@ class Event:
     """
 
     change: Change
-    entries: Batch | None = None  # in full; none where ids are enough
+    entries: Batch | None = None  # in full; None where ids are enough
     ids: tuple[str, ...] = ()
-    # Of held and recalled entries, by id, the detectors that accused them.
+    # The detectors that accused held and recalled entries, by entry id.
     accused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    counted: Counted | None = None  # what was decided of a batch
-    measured: Measured | None = None  # how clean entries score, taken in the background
-    # What detectors read in the texts of the entries, by reader: others need not read them again.
+    counted: Counted | None = None  # the decisions on a batch, counted
+    measured: Measured | None = None  # scores of clean entries, measured in the background
+    # Readings of the texts by reader, so that other processes need not read the texts again.
     readings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    # Of what was let in, by id, the detectors that failed on it, and what was said of each.
+    # The failures on entries that were admitted unscreened: by entry id, detector to message.
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything as JSON-ready values and arrays, to be kept without pickle.
+        """Return everything as JSON-ready values and arrays, to be stored without pickle.
 
         Raises
         ------
         TypeError
-            If the metadata of an entry is of a type that could only be pickled; names the key.
+            If the metadata of an entry has a type that only pickle can store; names the key.
         """
         values: dict[str, Any] = {"format": FORMAT, "change": str(self.change)}
         arrays: dict[str, NDArray[Any]] = {}
@@ -97,12 +97,12 @@ class Event:
 
     @classmethod
     def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the event that :meth:`to_parts` described.
+        """Return the event from the result of :meth:`to_parts`.
 
         Raises
         ------
         StateError
-            If something is missing, damaged, or of another format.
+            If a part is missing, damaged, or of another format.
         """
 
         def part(name: str, read: Callable[..., Any]) -> Any:
@@ -134,10 +134,10 @@ class Event:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Intent:
-    """Events that are going to happen, once a store is written."""
+    """Events that will happen once a store is written."""
 
     events: tuple[Event, ...]
-    # Of a journal that has them as pending, and whose guards know of them already.
+    # Positions in a journal that lists them as pending; its guards know of them already.
     positions: tuple[int, ...] = ()
 
 
@@ -169,7 +169,7 @@ def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[
     if "contexts" in arrays:
         contexts = _unpacked(arrays["contexts"], arrays["context_lengths"])
     metadatas = values.get("metadatas", ["{}"] * len(ids))
-    return Batch(  # whose constructor checks all of it
+    return Batch(  # its constructor checks all values
         ids=ids,
         texts=_unpacked(arrays["texts"], arrays["text_lengths"]),  # type: ignore[arg-type]
         embeddings=arrays["embeddings"],
@@ -183,9 +183,9 @@ def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[
 
 
 def _packed(texts: Iterable[str | None]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return texts as bytes, and the length of each; -1 for none.
+    """Return texts as bytes, and the length of each; -1 for ``None``.
 
-    JSON would join the two halves of a surrogate pair that stand alone in a text.
+    JSON would join two lone surrogates in a text into one character.
     """
     parts = [None if text is None else text.encode("utf-8", "surrogatepass") for text in texts]
     lengths = [-1 if part is None else len(part) for part in parts]

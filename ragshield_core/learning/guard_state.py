@@ -1,4 +1,4 @@
-"""All that a guard has learned and goes by, changed by events only; and what its store lends it."""
+"""State of a guard, changed by events only, with the vectors and embedder that its store lends."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from ragshield_core.text.readings import Remembered
 
 
 class GuardState:
-    """What a guard knows and goes by, and the vectors and embedding model that its store lends it.
+    """Knowledge and thresholds of a guard, and the vectors and embedding model of its store.
 
-    States that were alike are alike again once the same events were applied to them in the same
-    order: the same entries are known, held and trusted, by the same thresholds.
+    Equal states stay equal if the same events are applied to them in the same order: the same
+    entries are known, held and trusted, by the same thresholds.
     """
 
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
-        self.lock = threading.RLock()  # held by whoever reads or changes the state
+        self.lock = threading.RLock()  # held by every reader and writer of the state
         self.detectors = tuple(detectors)
         self.seed = seed  # of the parts that are held out
         self.knowledge = Knowledge(self.detectors)
         self.calibrator = Calibrator(self.knowledge, policy, seed)
         self.recalibration = Recalibration(self.knowledge, self.calibrator)
-        # Entries that were let in although detectors failed on them, and what was said of each
-        # detector, by id. It may remember more than there is: not all were written after all.
+        # Entries that were admitted although detectors failed on them: by id, detector to message.
+        # Some of them may not exist, because their write failed later.
         self.unscreened: dict[str, Mapping[str, str]] = {}
-        self.tries: Counter[str] = Counter()  # to screen each of these again, in this process
+        self.tries: Counter[str] = Counter()  # attempts of this process to screen each again
         self.failing: dict[str, str] = {}  # detectors that failed last, and how; in this process
         self.left_out: tuple[Skipped, ...] = ()  # detectors that take no part, and why
-        # Share of planted texts that were held when the store was adopted, by the form of attack.
+        # Share of planted texts that were held when the store was adopted, by form of attack.
         self.power: dict[str, float] = {}
         self.embedder: Callable[[list[str]], Any] | None = None
-        self._chosen = False  # the embedder, by the user, so that no store offers its own
+        self._chosen = False  # whether the user chose the embedder; stores then offer none
         self._table: VectorTable | None = None
         self._where: Where | None = None
 
     @property
     def readers(self) -> tuple[Remembered[Any], ...]:
-        """What detectors read texts with when they learn."""
+        """Readers that detectors use when they learn texts."""
         return tuple(reader for one in self.detectors for reader in one.traits.reads)
 
     @property
@@ -67,19 +67,19 @@ class GuardState:
         return self.calibrator.calibration is not None
 
     def apply(self, event: Event) -> None:  # noqa: C901 - a case for each change
-        """Change what is known as an event says; the quarantine is neither asked nor changed.
+        """Apply an event to the state; the quarantine is neither read nor changed.
 
         Parameters
         ----------
         event
-            That happened here or elsewhere, or that was read again.
+            From this process, from another one, or read again from a journal.
 
         Raises
         ------
         ValueError
-            If it says that the state was replaced as a whole; or, an
+            If the event says that the whole state was replaced. As an
             :class:`~ragshield_core.model.errors.InvalidBatchError`, if its entries cannot be
-            learned: every guard refuses them then.
+            learned: every guard refuses them.
 
         Examples
         --------
@@ -136,17 +136,17 @@ class GuardState:
             self.tries.pop(entry_id, None)
 
     def vouched_for(self) -> None:
-        """Forget what was let in unscreened: the knowledge base was judged as a whole."""
+        """Forget the entries that were admitted unscreened: the whole knowledge base was judged."""
         self.unscreened, self.tries = {}, Counter()
 
     def known_unscreened(self) -> dict[str, Mapping[str, str]]:
-        """Return which known entries were let in although detectors failed on them, and why."""
+        """Return the known entries that were admitted although detectors failed, and why."""
         return {i: why for i, why in self.unscreened.items() if i in self.knowledge}
 
-    # For those who ask how the guard stands
+    # For callers that ask for the guard's status
 
     def force(self) -> dict[str, str | None]:
-        """Return, by detector, why it takes no part for now; ``None`` where it does."""
+        """Return, by detector, why it takes no part at present; ``None`` if it takes part."""
         waiting, known = self.recalibration.waiting(), self.knowledge.known
         unlabelled = bool(len(known)) and not known.counts.any()
         why_not: dict[str, str | None] = {}
@@ -159,21 +159,21 @@ class GuardState:
         return why_not
 
     def doubted(self) -> dict[str, int]:
-        """Return, by detector, how many entries it takes for poison among what it has learned."""
+        """Return, by detector, how many of its learned entries it takes for poison."""
         doubted = {d.name: d.n_doubted() for d in self.detectors if isinstance(d, GroupDetector)}
         return {name: n for name, n in doubted.items() if n}
 
     # Saving
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return all that was learned, as JSON-ready values and arrays."""
+        """Return the whole state, as JSON-ready values and arrays."""
         values: dict[str, Any] = {
             "policy": self.calibrator.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self.knowledge.dim,
             "confirmed": self.knowledge.confirmed,
             "unscreened": {i: dict(failures) for i, failures in self.unscreened.items()},
-            # For who asks how the guard stands, and has not its detectors.
+            # For callers that ask for the guard's status without its detectors.
             "standing": self.force(),
             "doubted": self.doubted(),
             "power": self.power,
@@ -194,14 +194,14 @@ class GuardState:
         arrays: Mapping[str, NDArray[Any]],
         detectors: Sequence[Detector | type[Detector]] = (),
     ) -> Self:
-        """Return the state that :meth:`to_parts` described.
+        """Return the state from the result of :meth:`to_parts`.
 
-        Given are classes of detectors that are not registered, and detectors that hold what is not
-        saved. A :class:`StateError` says so if one is missing, or has other options.
+        ``detectors`` are classes that are not registered, and detectors with unsaved state. A
+        :class:`StateError` is raised if one is missing, or has other options.
         """
         own = detectors_from(values["detectors"], detectors)
         restored = cls(own, Policy.model_validate(values["policy"]), values["seed"])
-        # First, so that entries come in the order in which they came to be known.
+        # First, so that entries keep the order in which they were learned.
         restored.knowledge.known.restore(values, arrays)
         for detector in restored.knowledge.learners:
             number = own.index(detector)
@@ -219,7 +219,7 @@ class GuardState:
         return restored
 
     def become(self, other: Self) -> None:
-        """Be what another state is, with its detectors; nobody may use that one any more."""
+        """Take over another state and its detectors; the other may not be used any more."""
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
         self.power, self.knowledge = other.power, other.knowledge
         self.unscreened, self.tries = other.unscreened, other.tries
@@ -230,17 +230,17 @@ class GuardState:
 
     @property
     def can_be_copied(self) -> bool:
-        """Whether there can be another like it: neighbours are here, all that learns can be saved.
+        """Whether it can be copied: neighbours are in memory, and all learning detectors are saved.
 
-        A store may be asked by the thread of its writer alone.
+        Only the thread of its writer may query a store.
         """
         kept = any(learns(d) and d.traits.unsaved is not None for d in self.detectors)
         return self.where == "memory" and not kept
 
     def copied(self) -> Self:
-        """Return the same state with detectors of its own, to measure by while this one goes on.
+        """Return a copy with its own detectors, for measurements while this state goes on.
 
-        Only what holds something that is not saved, and learns nothing, is used by both.
+        The two share only detectors with unsaved state, which learn nothing.
         """
         values, arrays = self.to_parts()
         plain = json.loads(json.dumps(values))
@@ -253,21 +253,21 @@ class GuardState:
     # The vectors of the store
 
     def use_table(self, table: VectorTable, where: Where | None = None) -> None:
-        """Have the vectors of the store at hand; guarded stores do this.
+        """Connect the vectors of the store; guarded stores call this.
 
         Parameters
         ----------
         table
-            Of the store that the guard is of.
+            The vectors of this guard's store.
         where
-            ``"store"``: detectors find neighbours there from now on, and keep no vectors but of
-            what the store does not have. ``"memory"``: all vectors are fetched. ``None``, the
-            default, leaves it as it is: a guard that was saved without vectors needs its store.
+            ``"store"``: detectors find neighbours there from now on, and keep vectors only of
+            entries that the store lacks. ``"memory"``: all vectors are fetched. ``None``, the
+            default, changes nothing: a guard that was saved without vectors needs its store.
 
         Raises
         ------
         ValueError
-            If ``where`` is neither, or no detector can leave vectors in the store.
+            If ``where`` has another value, or no detector can leave vectors in the store.
         NeighborsError
             If vectors cannot be fetched.
         """
@@ -286,7 +286,7 @@ class GuardState:
             self._connect()
 
     def let_go(self) -> int:
-        """Drop the vectors that the store has by now, see :meth:`use_table`; return how many."""
+        """Drop vectors that the store now has, see :meth:`use_table`; return how many."""
         with self.lock:
             return sum(user.let_go() for user in self._table_users)
 
@@ -296,7 +296,7 @@ class GuardState:
         return "store" if any(user.in_store is not None for user in self._table_users) else "memory"
 
     def where_in_words(self) -> str:
-        """Return where neighbours are found, for people."""
+        """Return in words where neighbours are found."""
         for user in self._table_users:
             if user.in_store is not None:
                 lost = "" if user.connected else ", which is not at hand"
@@ -305,7 +305,7 @@ class GuardState:
 
     @property
     def complete(self) -> bool:
-        """Whether the store in which neighbours are found is at hand."""
+        """Whether every detector that finds neighbours in the store is connected to it."""
         return all(user.connected for user in self._table_users)
 
     def check(self) -> None:
@@ -314,7 +314,7 @@ class GuardState:
         Raises
         ------
         NeighborsError
-            If it is not at hand.
+            If the store is not connected.
         """
         lost = next((user for user in self._table_users if not user.connected), None)
         if lost is not None:
@@ -332,13 +332,13 @@ class GuardState:
     # The embedding model
 
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
-        """Take the embedding model that the user has chosen, or none."""
+        """Use the embedding model that the user has chosen, or none."""
         with self.lock:
             self.embedder, self._chosen = embed, True
             self._hand_over()
 
     def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
-        """Take the embedding model of a store, unless the user has decided; stores do this."""
+        """Use the embedding model of a store, unless the user chose one; stores call this."""
         with self.lock:
             if not self._chosen and embed != self.embedder:
                 self.embedder = embed

@@ -1,4 +1,4 @@
-"""What detectors and people say of entries, by all that a guard knows before them."""
+"""Judgement of entries by detectors, and by the decisions of people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("ragshield")
 
 
 class Judge:
-    """Judges entries that come, and again those that are there."""
+    """Judges new entries, and admitted entries again."""
 
     def __init__(self, state: GuardState, writes: Writes) -> None:
         self._state, self._writes = state, writes
@@ -46,7 +46,7 @@ class Judge:
         return self._state.calibrator.policy
 
     def screen(self, batch: Batch, replacing: Collection[str] = ()) -> Report:
-        """Judge entries, as :meth:`ragshield_core.Guard.screen` has it."""
+        """Judge entries; see :meth:`ragshield_core.Guard.screen`."""
         with self._state.lock:
             times_late = self._budget.times_late
             try:
@@ -67,14 +67,14 @@ class Judge:
         return replace(report, skipped=skipped, calibrated_at=calibrated_at)
 
     def rehearse(self, batch: Batch) -> Report:
-        """Judge entries that nobody brings: no tool counts them."""
+        """Judge made-up entries: tools do not count them."""
         with self._state.lock:
             return self._screened(batch, ())
 
     def finds_nothing(self, batch: Batch) -> NDArray[np.bool_]:
-        """Return in which entries no detector that reads contexts finds anything suspicious.
+        """Return a mask of entries in which detectors that read contexts find nothing suspicious.
 
-        Tools do not hear of it: an adapter asks how an entry looks without a part of its context.
+        Tools are not told: an adapter tests how an entry looks without a part of its context.
         """
         quiet = np.ones(len(batch), dtype=np.bool_)
         with self._state.lock:
@@ -121,9 +121,9 @@ class Judge:
             return self._flagged_while_asked(report)
 
     def _flagged_while_asked(self, report: Report) -> Report:
-        """Return a report in which entries of sources that are asked about are flagged, if wanted.
+        """Return a report that flags entries of sources with an open question, if the policy asks.
 
-        Entries that a detector objects to which needs no comparison stay held.
+        Entries stay held if a detector that needs no comparison objects to them.
         """
         if self._policy.on_shift != "flag" or not report.quarantined:
             return report
@@ -142,16 +142,16 @@ class Judge:
     def accused(
         self, entries: Batch, decisions: Sequence[Decision]
     ) -> tuple[Batch, list[Decision], dict[str, str]]:
-        """Return which admitted entries are to leave, by what people have decided.
+        """Return the admitted entries that must leave, after the decisions of people.
 
-        Entries that score as the source that a person has adopted usually does may stay. The rules
-        decide on others: :meth:`screen` asks them about the decisions on its batch, this about
-        those on earlier entries. What a person has confirmed as poisoned is not excused.
+        Entries of an adopted source may stay if their scores are usual for that source. Rules
+        decide on the others: :meth:`screen` applies them to the decisions on its batch, this method
+        to decisions on earlier entries. Entries that a person confirmed as poisoned always leave.
 
         Returns
         -------
         tuple[Batch, list[Decision], dict[str, str]]
-            What is left of entries and of the decisions against them, and remarks on the others.
+            Entries that leave, the decisions against them, and remarks on those that stay, by id.
         """
         if not any(decision.findings for decision in decisions):
             return entries, list(decisions), {}
@@ -184,28 +184,28 @@ class Judge:
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
 
         quarantine = self._writes.quarantine
-        if not isinstance(quarantine, Quarantine):  # which has no rules
+        if not isinstance(quarantine, Quarantine):  # a stand-in without rules
             return decisions
         return excused(quarantine, batch, decisions, self._policy)
 
     def _leave_detectors(self) -> None:
-        """Go on with detectors that know the same: a call that was left behind has the others.
+        """Replace the detectors by copies, because a late call still uses the old ones.
 
-        One that holds what cannot be saved goes on itself; scoring changes nothing of it.
+        A detector with state that cannot be saved is kept; scoring does not change it.
         """
         new = [type(d) if d.traits.unsaved is None else d for d in self._state.detectors]
         try:
             values, arrays = self._state.to_parts()
             self._state.become(GuardState.from_parts(json.loads(json.dumps(values)), arrays, new))
-        except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
+        except Exception as error:  # noqa: BLE001 - a detector could not be built again
             logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 
     def overdue(self) -> tuple[Decision, ...]:
-        """Return decisions against admitted entries that wait for the next report to name them.
+        """Return decisions against admitted entries that the next report will name.
 
-        There are some after the first calibration of a guard that began with nothing, which judges
-        again what came in before. Whoever writes may recall them at once; the next
-        report's ``retroactive`` has them, too.
+        They arise when a guard that began empty is first calibrated, and judges again the entries
+        that it had admitted before. A writer may recall them at once; ``retroactive`` of the next
+        report lists them, too.
         """
         with self._state.lock:
             found = self._state.recalibration.overdue()
@@ -217,12 +217,12 @@ class Judge:
         return self._state.knowledge.dim or None
 
     def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the k nearest known entries of each, without those under its own id.
+        """Return the k nearest known entries of each entry, except those under its own id.
 
         Raises
         ------
         NotFittedError
-            If no detector keeps vectors, or nothing is known yet.
+            If no detector keeps vectors, or no entry is known yet.
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
@@ -237,13 +237,13 @@ class Judge:
             return lender.neighbors().known_neighbors(batch, k)
 
     def with_spent(self, report: Report) -> Report:
-        """Return a report with what of the accepted rate is spent by now."""
+        """Return the report with the share of the accepted rate that is spent so far."""
         with self._state.lock:
             if not self._state.calibrated:
                 return report
             return replace(report, spent=self._state.calibrator.arrivals.of().share)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse vectors of another dimension than those learned, or of a borrowed calibration."""
+        """Refuse vectors unless their dimension is that of the learned and borrowed ones."""
         self._state.knowledge.check_dim(batch)
         self._state.calibrator.check_dim(batch)

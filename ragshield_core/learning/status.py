@@ -1,4 +1,4 @@
-"""How a guard stands, for who operates it: what it knows, what it goes by, what to look at."""
+"""Status of a guard, for its operators: knowledge, calibration and concerns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SHOWN_NAME = 80  # characters of names
-# A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
+# A rate counts as overspent only if chance would spend as much with at most this probability.
 BY_CHANCE = 1e-4
-# A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about
-# a few topics it says .2 to .4 and sees .5 of them.
+# A guard that holds a smaller share of planted groups hardly sees attacks like PoisonedRAG. On web
+# pages about a few topics it estimates .2 to .4 and sees .5 of the attacks.
 SEEN = 0.2
-# The warning where there is no key; `ragshield quarantine verify` gives the same.
+# The warning without an audit key; `ragshield quarantine verify` gives the same.
 UNCOVERED = (
     "none: who may write to the database can forge what the guard has learned, cases, canaries and "
     "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"
@@ -29,7 +29,7 @@ MINUTE = "%Y-%m-%d %H:%M UTC"
 
 
 class Intending(NamedTuple):
-    """A process that is about to do something."""
+    """A process with pending events."""
 
     writer: str
     n_events: int
@@ -38,21 +38,21 @@ class Intending(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How a guard stands among the processes that share what it knows."""
+    """Position of a guard among the processes that share its knowledge."""
 
     position: int  # of the last event that it has read
-    behind: int  # events that came since
-    writers: tuple[Intending, ...]  # who intends what is pending
-    calibrated_on: dt.datetime | None  # as far as the journal still says so
-    snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
+    behind: int  # number of later events
+    writers: tuple[Intending, ...]  # writers of the pending events
+    calibrated_on: dt.datetime | None  # if the journal still has the event
+    snapshot: tuple[int, dt.datetime] | None  # position and time of the latest
     database: str  # without its password
     namespace: str
-    sealed: bool  # whether all of it has digests that only holders of a key can make
+    sealed: bool  # whether all rows have digests that only holders of a key can make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorStanding:
-    """Whether a detector takes part, and why not."""
+    """State of a detector: whether it takes part, or the reason why not."""
 
     name: str
     why_not: str | None = None
@@ -66,56 +66,56 @@ class DetectorStanding:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardStatus:
-    """How a guard stands."""
+    """Status of a guard."""
 
     n_known: int  # entries of the knowledge base
     calibrated: bool
-    calibrated_at: int | None  # at which size of the knowledge base; none if it was not
-    next_at: int | None  # at which it will be again; none if it will not
-    n_sample: int  # entries that thresholds are taken from
-    vetted: bool  # somebody vouches for these
+    calibrated_at: int | None  # size of the knowledge base at calibration; None if not calibrated
+    next_at: int | None  # size at the next calibration; None if none will follow
+    n_sample: int  # entries that set the thresholds
+    vetted: bool  # a person vouches for these entries
     rate: float  # accepted share of clean entries that are ever held or recalled
-    # What was held and recalled of what was judged since the first calibration. An upper bound of
-    # what it has cost: poison counts as well.
+    # Held and recalled among judged entries since the first calibration: an upper bound of the
+    # false-positive rate, because poison counts as well.
     spent: Spent
     by_detector: Mapping[str, Spent]
     by_source: Mapping[str, Spent]
-    shifts: tuple[Shift, ...]  # by which what came lately is unlike the clean sample as a whole
-    questions: tuple[Question, ...] = ()  # sources with far more held than accepted
-    # What was spent on sources that a person has decided on and that are not asked about again.
+    shifts: tuple[Shift, ...]  # differences between recent entries and the clean sample as a whole
+    questions: tuple[Question, ...] = ()  # sources with far more held entries than accepted
+    # Spent on sources that a person has decided on and whose question stays closed.
     decided: Spent = field(default_factory=Spent)
-    # By detector, how many entries that it has learned it takes for poison, if there are any.
+    # By detector, the number of its learned entries that it takes for poison, if any.
     doubted: Mapping[str, int] = field(default_factory=dict)
-    # By the form of an attack, the share of its texts that the guard would hold: texts that were
-    # made up about the knowledge base, and screened when it was adopted with an embedding model.
+    # By form of attack, the share of its texts that the guard would hold. The texts were made up
+    # about the knowledge base, and screened when it was adopted with an embedding model.
     power: Mapping[str, float] = field(default_factory=dict)
-    failing: Mapping[str, str] = field(default_factory=dict)  # detectors in this process, and how
-    unscreened: int = 0  # known entries that were let in although a detector failed on them
+    failing: Mapping[str, str] = field(default_factory=dict)  # failures of detectors, this process
+    unscreened: int = 0  # known entries that were admitted although a detector failed on them
     borrowed: bool = False  # the calibration is that of another guard
-    # Of a guard that was opened: of the last event of the journal that it has read, how many came
-    # since, and how many somebody intends, and who.
+    # Of an opened guard: the position of the last event that it has read, the number of later
+    # events and of pending ones, and the writers of the pending ones.
     position: int | None = None
     behind: int = 0
     pending: int = 0
     writers: tuple[Intending, ...] = ()
-    calibrated_on: dt.datetime | None = None  # as far as the journal still says so
-    wanted_rate: float | None = None  # where the adopted store was too small for it
+    calibrated_on: dt.datetime | None = None  # if the journal still has the event
+    wanted_rate: float | None = None  # if the adopted store was too small for it
     detectors: tuple[DetectorStanding, ...] = ()
     held: int = 0  # entries in quarantine that wait for a reviewer
     database: str | None = None  # of an opened guard, without the password
     namespace: str | None = None
     sealed: bool = False  # its rows have digests that only holders of the audit key can make
-    snapshot: tuple[int, dt.datetime] | None = None  # position of the latest, and when it was made
-    # Where nobody but the database was asked: the position of the snapshot that says what is said
-    # of calibration, detectors and shifts.
+    snapshot: tuple[int, dt.datetime] | None = None  # position and time of the latest
+    # If only the database was read: the position of the snapshot from which calibration, detectors
+    # and shifts come.
     as_of: int | None = None
-    # Why the database could not be asked, or that somebody has changed it: what is held, pending or
-    # behind is unknown then, and nothing is written until it answers again.
+    # Why the database could not be read, or that it was tampered with. The numbers of held, pending
+    # and unread events are unknown then, and nothing is written until the database answers again.
     unreachable: str | None = None
-    neighbors: str = "memory"  # where detectors find them, in words
+    neighbors: str = "memory"  # where detectors find neighbours, in words
 
     def concerns(self) -> tuple[str, ...]:
-        """Return what somebody should look at; nothing where all is well."""
+        """Return the problems that need attention; empty if there are none."""
         found = []
         if self.unreachable is not None:
             found.append(f"the database cannot be used, and nothing is written: {self.unreachable}")
@@ -156,9 +156,9 @@ class GuardStatus:
         return tuple(found)
 
     def _beyond_rate(self) -> str | None:
-        """Return what to say where more is held than accepted.
+        """Return a message if more entries are held than accepted.
 
-        Sources that are asked about, and those that a person has decided on, are left out.
+        Sources with an open question, and those that a person has decided on, are left out.
         """
         from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
@@ -213,7 +213,7 @@ class GuardStatus:
         yield of_detectors
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Return what there is to say, by what it is about."""
+        """Return the lines of the status, each with its heading."""
         rows = []
         held = f"{self.held} entries wait for a reviewer"
         if self.unreachable is not None:
@@ -285,9 +285,9 @@ class GuardStatus:
 def since_calibration(
     arrivals: Arrivals, rate: float, names: Iterable[str], why_not: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """Return the fields of a :class:`GuardStatus` that say what came since the calibration.
+    """Return the fields of a :class:`GuardStatus` that describe arrivals since the calibration.
 
-    ``why_not`` says of detectors, and of what is left out, why it takes no part.
+    ``why_not`` gives the reason why a detector takes no part, also of detectors left out.
     """
     return {
         "rate": rate,
@@ -305,7 +305,7 @@ def since_calibration(
 
 
 def said(power: Mapping[str, float]) -> str:
-    """Return in words how much of a planted attack is held."""
+    """Return in words the held share of each planted attack."""
     return ", ".join(f"{share:.0%} of {form}" for form, share in power.items())
 
 

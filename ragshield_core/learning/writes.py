@@ -1,4 +1,4 @@
-"""Writes of a guard: what it learns is applied as events, before and after a store is written."""
+"""Learning of a guard: events that it applies before and after each write of a store."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ T = TypeVar("T")
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# Actions in the log by which entries become confirmed, or no longer are.
+# Actions in the log that confirm entries, or end a confirmation.
 CONFIRMING = ("confirm", "reopen", "purge")
-# Confirmed entries of one event: a journal keeps them in full.
+# Confirmed entries in one event: a journal stores them in full.
 AT_ONCE = 256
-# How often an entry is screened again by itself: where the detector judges others, and fails on it
-# time and again, it is the entry's own doing.
+# Automatic attempts to screen an entry again: a detector that judges other entries and repeatedly
+# fails on this one fails because of the entry.
 TRIES = 3
 
 
 class Writes:
-    """Take note of what a guarded store writes, for a guard of one process.
+    """Record the writes of a guarded store, for a guard of one process.
 
-    Guards that processes share are told by
+    For guards that processes share, use
     :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
     """
 
-    shared = False  # whether other processes know what this guard learns: it was opened
+    shared = False  # whether other processes learn what this guard learns: True if it was opened
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
-        # Called with the entries that were learned here, each time. They are in the knowledge base
-        # by then: what a callback raises is logged, by its type, and stops nothing. Not saved.
+        # Each is called with the entries learned here, which are in the knowledge base by then. An
+        # exception of a callback is logged by its type, and stops nothing. Callbacks are not saved.
         self.on_learned: list[Callable[[Batch], object]] = []
-        # By what the last look for confirmations went: a fit or a load puts another table into the
-        # place of this one.
+        # Table of confirmations that the last look compared with: a fit or a load replaces the
+        # table by another object.
         self._told = dict[str, str]()
         self._told_version: tuple[int, ...] = ()
         self._told_line = 0
 
     def known(self, ids: Sequence[str]) -> list[str]:
-        """Return which of the ids were learned, each once."""
+        """Return the ids among these that were learned, each once."""
         with self._state.lock:  # tables of ids are renumbered by writes
             return self._state.knowledge.among(ids)
 
     def fingerprints(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the fingerprints of those of the ids that were learned, as they were learned."""
+        """Return the fingerprints of the learned revisions, for the ids that were learned."""
         with self._state.lock:
             known = self._state.knowledge.among(ids)
             return dict(zip(known, self._state.knowledge.known.prints_of(known), strict=True))
@@ -69,16 +69,16 @@ class Writes:
             return frozenset(self._state.knowledge.known)
 
     def unscreened(self) -> dict[str, Mapping[str, str]]:
-        """Return the known entries that were let in although detectors failed on them.
+        """Return the known entries that were admitted although detectors failed on them.
 
-        By id, with what is said of each detector. A guarded store screens them again, see its
-        ``rescreen``, and recalls what is suspicious.
+        By id, with the message of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls suspicious ones.
         """
         with self._state.lock:
             return self._state.known_unscreened()
 
     def due_for_screening(self) -> list[str]:
-        """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
+        """Return the ids of unscreened entries whose detectors seem to work again."""
         with self._state.lock:
             waiting = self._state.known_unscreened() if self._state.unscreened else {}
             tries, failing = self._state.tries, self._state.failing.keys()
@@ -86,11 +86,11 @@ class Writes:
 
     # Events
 
-    def happened(self, change: Change, **what: Any) -> None:
-        """Record an event and apply it: all that is learned after a fit goes this way."""
-        self._record([Event(change=change, **what)])
+    def happened(self, change: Change, **fields: Any) -> None:
+        """Record an event and apply it; a fitted guard learns in no other way."""
+        self._record([Event(change=change, **fields)])
 
-    def _record(self, events: Sequence[Event], intent: Intent | None = None) -> None:  # noqa: ARG002 - of a journal
+    def _record(self, events: Sequence[Event], intent: Intent | None = None) -> None:  # noqa: ARG002 - for a journal
         for event in events:
             self._state.apply(event)
 
@@ -108,7 +108,7 @@ class Writes:
             self.afterwards(partial(self._after_learning, [entries]))
 
     def _after_learning(self, batches: Sequence[Batch]) -> None:
-        """Take thresholds where they are due, and tell those of :attr:`on_learned`."""
+        """Recalibrate if due, and call the callbacks in :attr:`on_learned`."""
         if batches and self._state.recalibration.due:
             self._thresholds_are_due()
         for batch in batches:
@@ -124,9 +124,9 @@ class Writes:
             self.happened(Change.RECALIBRATED, ids=confirmed)
 
     def _confirmed(self) -> tuple[str, ...] | None:
-        """Return which entries people have confirmed; ``None`` if nobody can say.
+        """Return the ids of confirmed entries; ``None`` if the quarantine cannot be read.
 
-        Read here and not where thresholds are taken: elsewhere it may say more by then.
+        Read here rather than during recalibration: another process could read more ids by then.
         """
         try:
             return tuple(self.quarantine.confirmed_ids())
@@ -136,16 +136,16 @@ class Writes:
             return None
 
     def settled(self) -> None:
-        """Wait until no thresholds are being taken.
+        """Wait until no recalibration is running.
 
-        A guard that was opened takes them in the background once its knowledge base has grown by a
-        tenth, in one process and on one core. Until then everybody goes by those before.
+        An opened guard recalibrates in the background once its knowledge base has grown by a tenth,
+        in one process and on one core. Until it ends, all processes use the previous thresholds.
         """
 
     def forget_lost(self, ids: Sequence[str]) -> None:
-        """Forget entries that left the knowledge base unseen, so that nobody has them any more.
+        """Forget entries that left the knowledge base unseen, although their texts are lost.
 
-        By their ids, labels and vectors; detectors that count words or phrases keep theirs.
+        Their ids, labels and vectors go; detectors that count words or phrases keep the counts.
         """
         with self._state.lock:
             lost = self._state.knowledge.remembered(ids)
@@ -153,14 +153,14 @@ class Writes:
                 self.happened(Change.FORGOTTEN, entries=lost)
 
     def forget_held(self, ids: Sequence[str]) -> None:
-        """Say that held entries were released, or deleted for good."""
+        """Record that held entries were released, or deleted for good."""
         if ids:
             self.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
-        """Say which entries that were let in unscreened every detector has judged, or are gone.
+        """Record unscreened entries that every detector has judged since, or that are gone.
 
-        On those that are ``failed``, a detector has failed again.
+        ``failed`` are the ids of entries on which a detector has failed again.
         """
         with self._state.lock:
             self._state.tries.update(failed)
@@ -168,10 +168,10 @@ class Writes:
             self.happened(Change.SCREENED, ids=tuple(ids))
 
     def hear_of_confirmed(self) -> None:
-        """Have group detectors remember what people have confirmed as poisoned since the last look.
+        """Let group detectors remember the entries that people confirmed since the last look.
 
-        Any process may have confirmed it. A look that finds nothing new costs microseconds where
-        nothing was written, else a query.
+        Any process may have confirmed them. A look that finds nothing new costs microseconds if
+        the database was not written, otherwise a query.
         """
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
 
@@ -181,7 +181,7 @@ class Writes:
         try:
             version = quarantine.database.version()
             seen = version == self._told_version and self._told is knowledge.confirmed
-            if seen or not version:  # empty: there is no database, and asking makes none
+            if seen or not version:  # an empty version means no database, and creates none
                 return
             self._tell_of_confirmed(quarantine)
         except QuarantineError as error:
@@ -190,7 +190,7 @@ class Writes:
         self._told_version, self._told = version, knowledge.confirmed
 
     def _tell_of_confirmed(self, quarantine: Quarantine) -> None:
-        """Tell detectors what was confirmed, and note which decisions were taken back."""
+        """Tell detectors of new confirmations, and of confirmations that were taken back."""
         from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
 
         told, dim = self._state.knowledge.confirmed, self._state.knowledge.dim
@@ -206,31 +206,31 @@ class Writes:
         new = [i for i, revision in now.items() if told.get(i) != revision]
         for start in range(0, len(new), AT_ONCE):
             confirmed = quarantine.list("confirmed", ids=new[start : start + AT_ONCE])
-            # The latest revision under each id, if its vector is of the model of the others.
+            # The latest revision under each id, if its vector has the dimension of the others.
             latest = {one.id: one for one in confirmed if one.vector.size in (0, dim)}
             for entries in batches_of([*latest.values()]):
                 self.happened(Change.CONFIRMED, entries=entries)
         self._told_line = line
 
-    # Writes of a store: intended before it is written, finished afterwards
+    # Writes of a store: an intent before the write, :meth:`finish` after it
 
     def intend(self, entering: Batch | None = None, leaving: Batch | None = None) -> Intent:
-        """Say that entries are about to be written to the store, in place of others that leave it.
+        """Announce that entries are about to enter the store, in place of others that leave it.
 
-        Processes that share what they know reckon with both from now on; others have nothing to do
-        with it before :meth:`finish`.
+        Processes that share the guard expect both from now on; in a guard of one process, nothing
+        changes before :meth:`finish`.
         """
         events = []
         if leaving is not None and len(leaving):
             events.append(Event(change=Change.FORGOTTEN, entries=leaving))
         if entering is not None and len(entering):
-            if self.shared:  # before others are told
+            if self.shared:  # before other processes are told
                 self._state.knowledge.check_learnable(entering)
             events.append(Event(change=Change.LEARNED, entries=entering))
         return self._intended(Intent(tuple(events)))
 
     def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
-        """Say that entries that were admitted earlier, and are held now, are about to leave."""
+        """Announce that admitted entries, which are now held, are about to leave the store."""
         left = set(gone.ids)
         accused = accusers(d for d in decisions if d.entry_id in left)
         recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
@@ -242,7 +242,7 @@ class Writes:
         return intent
 
     def finish(self, intent: Intent) -> None:
-        """Say that the store was written as intended."""
+        """Record that the store was written as intended."""
         self._settle(intent)
         learned = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
         self._after_learning(learned)
@@ -255,67 +255,67 @@ class Writes:
         with self._state.lock:
             self._record(intent.events)
 
-    # Sharing with other processes: here there are none
+    # Sharing with other processes: this class has none
 
     @property
     def _collecting(self) -> bool:
-        """Whether what happens now is applied later, see :meth:`together`."""
+        """Whether events are collected and applied later, see :meth:`together`."""
         return False
 
     def catch_up(self) -> int:
-        """Learn what other processes have learned; return how many events that were.
+        """Apply the events of other processes; return their number.
 
-        Screening does it by itself. Nothing happens where the guard was not opened.
+        Screening calls this by itself. It does nothing if the guard was not opened.
         """
         return 0
 
-    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - there are none
-        """Do work of which processes learn all or nothing: held entries, and what follows of them.
+    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - none here
+        """Do work as one write: other processes see all its changes or none.
 
-        It calls methods of the guard and its quarantine, which take effect when it returns. No
-        store may be written in it, and what tells others of it waits for :meth:`afterwards`. The
+        The work calls methods of the guard and its quarantine, which take effect when it returns.
+        It may not write a store, and steps that notify others belong into :meth:`afterwards`. The
         turn, from :meth:`take_turn`, ends with this write. An
-        :class:`~ragshield_core.model.errors.OvertakenError` says that it was lost, because this
-        process gave no sign of life during its lease: nothing was written, do it all again.
+        :class:`~ragshield_core.model.errors.OvertakenError` means that the turn was lost, because
+        this process was silent during its lease: nothing was written, and the caller must retry.
         """
         return work()
 
     def afterwards(self, step: Callable[[], object]) -> None:
-        """Run ``step`` once the write that it is part of is durable; at once if there is none.
+        """Run ``step`` once the current write is durable; at once if there is no such write.
 
-        A write that fails drops its steps, and one that is tried again collects them anew: people
-        and callbacks hear of each write once, and of failed ones never.
+        A failed write drops its steps, and a retried write collects them again. People and
+        callbacks are told of each write once, and never of failed writes.
         """
         step()
 
     def take_turn(self) -> object:
-        """Wait until nobody else writes; return the turn.
+        """Wait until no other process writes; return the turn.
 
-        Nobody does before this one has written something with it, see :meth:`together`, or gives it
-        up. In one process, writes wait for nobody.
+        Other processes wait until this one has written with the turn, see :meth:`together`, or has
+        given it up. In one process, no write waits.
         """
         return None
 
     def give_up_turn(self, turn: object) -> None:
-        """Let others write, if nothing was written in the turn."""
+        """Let other processes write, if nothing was written in the turn."""
 
     def moving(self) -> frozenset[str]:
-        """Return the ids of entries that some process is about to write or delete just now."""
+        """Return the ids of entries that a process is about to write or delete."""
         return frozenset()
 
     def failed(self, intent: Intent) -> None:
-        """Say that nobody knows whether the store was written as intended: see :meth:`recover`."""
+        """Record that it is unknown whether the store was written; see :meth:`recover`."""
 
     def abandoned(self) -> Intent | None:
-        """Return what processes that are gone have intended and not finished, to recover it."""
+        """Return the unfinished intents of crashed processes, to recover them."""
         return None
 
     def recover(self, intent: Intent, standing: Batch) -> None:
-        """End what :meth:`abandoned` returned by what the store has of it now, and is not held."""
+        """Settle the intent from :meth:`abandoned`; ``standing`` is stored now and not held."""
 
     def standing(self) -> Standing | None:
-        """Return how far this process has read; ``None`` where nothing is shared."""
+        """Return the position of this process; ``None`` if the guard is not shared."""
         return None
 
     def close(self) -> None:
-        """Take no part any more."""
+        """Stop taking part."""
