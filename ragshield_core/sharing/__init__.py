@@ -1,21 +1,21 @@
-"""What a guard has learned, shared by every process that uses one database and one namespace.
+"""Guard state shared by all processes that use one database and one namespace.
 
-What happens is written as numbered *events* to a *journal* that only ever grows; a *snapshot* is
-the whole state at one position. A process starts from the latest snapshot, replays what came after
-it, and is then what every other process is. To write, it
+Changes are written as numbered *events* to a *journal* that only grows; a *snapshot* is the whole
+state at one position. A process starts from the latest snapshot, replays the later events, and then
+has the same state as every other process. To write, it
 
 1. queues for its turn (:meth:`Journal.take_turn`), catches up (:meth:`Journal.since`) and
-   screens its batch against what it knows now;
-2. in one short transaction writes what it intends as *pending* events, beside what it holds in
-   quarantine;
+   screens its batch against its current state;
+2. writes its intent as *pending* events, and the held entries into quarantine, in one short
+   transaction;
 3. writes the vector store, with no transaction open, and
-4. closes the events, perhaps by events to the contrary (:meth:`Journal.close_pending`).
+4. closes the events, or adds contrary events that undo them (:meth:`Journal.close_pending`).
 
-Writers show by heartbeats that they are alive. What is pending of one that was silent for longer
-than its *lease* is abandoned; another takes it over (:meth:`Journal.take_over`), asks the store
-and closes it, and the first can close it no more (``TakenOverError``). A writer that was silent in
-its turn for longer than its lease has lost the turn, and writes nothing (``OvertakenError``). The
-database tells the time, whatever the hosts' clocks say, and has one transaction write at a time.
+Writers show by heartbeats that they are alive. If a writer is silent for longer than its *lease*,
+its pending events are abandoned. Another writer takes them over (:meth:`Journal.take_over`), reads
+the store and closes them; the first writer can no longer do so (``TakenOverError``). A writer that
+is silent in its turn for longer than its lease loses the turn, and writes nothing
+(``OvertakenError``). All times come from the database's clock, and it runs one write at a time.
 """
 
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer

@@ -1,4 +1,4 @@
-"""``ragshield status``: how a guard in a database stands, also for programs and for alarms."""
+"""``ragshield status``: the status of a guard in a database, also for programs and alarms."""
 
 from __future__ import annotations
 

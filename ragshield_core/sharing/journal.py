@@ -1,4 +1,4 @@
-"""The journal: what happened, numbered, each event once, whoever writes and whoever crashes."""
+"""The journal: numbered events, each stored exactly once even if writers compete or crash."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read,
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
-# swaps; what a crashed writer left pending waits as long.
+# swaps; the pending events of a crashed writer wait as long.
 DEFAULT_LEASE = 30.0
 LONGEST_HOST = 20
-# Before the name of a process, of what takes thresholds there: one at a time.
+# Prefix of the writer that recalibrates in the named process: one at a time.
 MEASURES = "thresholds of "
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
@@ -59,7 +59,7 @@ def _of(table: Table) -> ColumnElement[bool]:
     return table.c.namespace == bindparam("of")
 
 
-# The statements of every write are made once: to make one costs eight times as much as to run it.
+# Statements of every write are built once: building one costs eight times as much as running it.
 _MINE = and_(_of(_WRITERS), _WRITERS.c.writer == bindparam("by"))
 _ALIVE = _WRITERS.c.heartbeat > now() - bindparam("lease")
 _HEAD = select(_HEADS).where(_of(_HEADS))
@@ -72,7 +72,7 @@ _TURN = (
 )
 _TICKET = select(_WRITERS.c.ticket).where(_MINE)
 _NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
-# A writer that was silent for longer than its lease has lost its turn, even if it wakes up later.
+# A writer that was silent for longer than its lease loses its turn, even if it wakes up later.
 _BEAT = _NOTE.values(ticket=case((_ALIVE, _WRITERS.c.ticket)))
 _MEASURING = select(_WRITERS.c.writer).where(
     _of(_WRITERS),
@@ -104,7 +104,7 @@ _CLOSING, _CLOSE = select(_PENDING.c.position).where(_TO_CLOSE), delete(_PENDING
 
 
 class Pending(NamedTuple):
-    """An event that is intended, and who has to close it."""
+    """A pending event, and the writer that must close it."""
 
     position: int
     writer: str
@@ -113,28 +113,28 @@ class Pending(NamedTuple):
 
 
 def new_writer() -> str:
-    """Return a name for a process that takes part: no other has it, a later one of its own neither.
+    """Return a unique name for this process as a writer; each call returns another name.
 
-    It says where the process is, for whoever looks into the database.
+    It contains the host and process id, for people who look into the database.
     """
     host = "".join(c for c in socket.gethostname() if c.isascii() and c.isprintable())
     return f"{host[:LONGEST_HOST]}-{os.getpid()}-{uuid.uuid4().hex[:16]}"
 
 
 class Journal:
-    """Operations on the journal of one namespace; each takes part in the caller's transaction.
+    """Operations on the journal of one namespace; each runs in the caller's transaction.
 
-    Those that write need a session of :meth:`.Database.write`: nobody else writes until its end.
+    Operations that write need a session of :meth:`.Database.write`, which excludes other writers.
 
     Parameters
     ----------
     namespace
-        Of a tenant, as the quarantine's.
+        Name of a tenant, the same as the quarantine's.
     lease
         Seconds without a heartbeat after which a writer counts as crashed; the same in every
         process. Writers that wait or work for longer than a third of it should call :meth:`beat`.
     digests
-        Of the rows, the same in every process.
+        Digests of the rows, the same in every process.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class Journal:
         return 0 if head is None else head.position
 
     def since(self, session: Session, position: int, limit: int = 100) -> tuple[JournalRecord, ...]:
-        """Return at most so many events after a position, in order, pending ones among them.
+        """Return up to ``limit`` events after a position, in order, including pending ones.
 
         Raises
         ------
         PrunedError
             If some of them are in snapshots only: start again from the latest.
         StateError
-            If one is damaged or missing, or the journal has never been as far as that.
+            If one is damaged or missing, or the journal ends before that position.
         """
         head = self.head(session)
         if position > head:
@@ -191,9 +191,9 @@ class Journal:
         raise self._missing(session, position + len(found) + 1)
 
     def pending(self, session: Session) -> tuple[Pending, ...]:
-        """Return which events are intended and not closed yet.
+        """Return the pending events, which are intended and not closed yet.
 
-        A writer that gave no sign of life during its lease has abandoned them.
+        If their writer was silent for longer than its lease, they are abandoned.
         """
         found = []
         for row in session.execute(_INTENDED, {"of": self.namespace}).mappings():
@@ -205,14 +205,14 @@ class Journal:
         return tuple(found)
 
     def intending(self, session: Session) -> tuple[Intending, ...]:
-        """Return who has to close what is pending, and whether they are alive."""
+        """Return the writers of pending events, and whether they are alive."""
         pending = self.pending(session)
         counts = Counter(each.writer for each in pending)
         stands = {each.writer: (each.silent_for, each.alive) for each in pending}
         return tuple(Intending(writer, n, *stands[writer]) for writer, n in counts.items())
 
     def replaced_at(self, session: Session) -> float | None:
-        """Return when thresholds were taken last, as far as that was not pruned."""
+        """Return the time of the last calibration; ``None`` if its event was pruned."""
         kinds = map(str, (Change.REPLACED, Change.RECALIBRATED))
         replaced = and_(_of(_EVENTS), _EVENTS.c.kind.in_(list(kinds)))
         query = select(func.max(_EVENTS.c.at)).where(replaced)
@@ -220,7 +220,7 @@ class Journal:
         return at
 
     def turn(self, session: Session) -> str | None:
-        """Return the writer that has the turn; while it does, no other can append."""
+        """Return the writer that has the turn; meanwhile no other can append."""
         return session.execute(_TURN, {"of": self.namespace, "lease": self.lease}).scalar()
 
     # Writing
@@ -235,12 +235,12 @@ class Journal:
     ) -> Any:
         """Check that a writer may write now; return the head of the journal.
 
-        ``expected`` is the position of the whole that the writer is about to write;
+        ``expected`` is the position of the state that the writer is about to save whole;
         ``None`` if it writes events. ``in_turn_since`` is the position at which it judges,
         if it has taken a turn.
 
-        Raises OvertakenError if the journal has gone on since, another writer that is alive
-        has the turn, or the writer has lost its turn.
+        Raises OvertakenError if the journal has grown since, another living writer has the
+        turn, or this writer has lost its turn.
         """
         row = self._begun(session)
         head: int = row.position
@@ -276,12 +276,12 @@ class Journal:
         head: Any = None,
         keep_turn: bool = False,
     ) -> range:
-        """Write events at the end of the journal, and give the turn up; return their positions.
+        """Write events at the end of the journal, and give up the turn; return their positions.
 
-        ``pending`` says of each whether it is only intended, until :meth:`close_pending`;
-        none is by default. ``head`` is of :meth:`lock`, if this transaction has called it
-        before. Raises what that raises; TypeError if an event holds what cannot be kept,
-        ValueError if one is too large.
+        ``pending`` marks events that are only intended, until :meth:`close_pending`; by
+        default, none is. ``head`` is the result of :meth:`lock`, if this transaction has
+        called it. Raises the errors of :meth:`lock`; TypeError if an event holds a value
+        that cannot be stored, ValueError if an event is too large.
         """
         rows = [written(event) for event in events]
         head = self.lock(session, writer=writer, expected=expected) if head is None else head
@@ -296,16 +296,16 @@ class Journal:
         *,
         writer: str,
     ) -> range:
-        """Close pending events: they have happened, or events to the contrary undo them.
+        """Close pending events: they have happened, or contrary events undo them.
 
-        Nobody's turn is waited for, since what did not happen must not stay. Returns the positions
-        of the events to the contrary.
+        Closing waits for no turn, because events that did not happen must not stay. Returns the
+        positions of the contrary events.
 
         Raises
         ------
         TakenOverError
-            If they are not the writer's any more. It was taken for dead: what it did to the store
-            may have been undone, or will be.
+            If another writer took the events over, because this one counted as crashed. It may
+            have undone this writer's changes to the store, or will do so.
         """
         rows = [written(event) for event in contrary]
         head = self._begun(session)
@@ -337,9 +337,9 @@ class Journal:
         return found
 
     def take_over(self, session: Session, *, writer: str) -> list[JournalRecord]:
-        """Make what is abandoned the writer's own; return it, to be closed.
+        """Assign all abandoned events to the writer, which must close them; return them.
 
-        Only one writer gets it. If that one crashes as well, it is abandoned again.
+        Only one writer gets them. If that one crashes as well, they are abandoned again.
         """
         self._note(session, writer)
         positions = [each.position for each in self.pending(session) if not each.alive]
@@ -352,14 +352,14 @@ class Journal:
     # Writers and their turns
 
     def beat(self, session: Session, writer: str) -> None:
-        """Say that a writer is alive."""
+        """Record that a writer is alive."""
         self._note(session, writer)
 
     def begin_measuring(self, session: Session, writer: str) -> bool:
-        """Begin to take thresholds, unless somebody who is alive does so; return whether it may.
+        """Claim recalibration, unless a living writer has it; return whether the claim succeeded.
 
-        The writer is named with :data:`MEASURES`; it has to :meth:`beat`, and to :meth:`retire` in
-        the end.
+        The name of the writer begins with :data:`MEASURES`. It must call :meth:`beat` meanwhile,
+        and :meth:`retire` at the end.
         """
         ours = {"of": self.namespace, "lease": self.lease, "by": writer}
         if session.execute(_MEASURING, ours).first() is not None:
@@ -368,15 +368,15 @@ class Journal:
         return True
 
     def retire(self, session: Session, writer: str) -> None:
-        """Forget a writer that takes no part any more; what it left pending is abandoned."""
+        """Forget a writer that has stopped; its pending events are abandoned."""
         session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
 
     def take_turn(self, session: Session, writer: str) -> bool:
-        """Queue for a turn; return whether it has come. Ask :meth:`turn` now and then until it has.
+        """Queue for a turn; return whether it has come. If not, poll :meth:`turn` until it has.
 
         Turns come in the order in which writers queued. Each ends with one :meth:`append`, with
-        :meth:`give_up_turn`, or when the writer crashes. A place is kept however often this is
-        called; one that waits has to :meth:`beat`.
+        :meth:`give_up_turn`, or when the writer crashes. Calling this again keeps the place in the
+        queue; a waiting writer must call :meth:`beat`.
         """
         head = self._begun(session)
         ticket = session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
@@ -393,10 +393,10 @@ class Journal:
     # Room
 
     def prune(self, session: Session) -> None:
-        """Delete writers that are gone, and events that nobody needs.
+        """Delete crashed writers, and events that no process needs.
 
-        Needed is what comes after the last two snapshots (one may be damaged), and what is pending
-        with all that comes after it. Who has not read as far goes on from a snapshot.
+        The journal keeps the events after the last two snapshots (one may be damaged), and all
+        events from the first pending one. A process that is further behind starts from a snapshot.
         """
         ours = {"of": self.namespace, "lease": self.lease}
         session.execute(delete(_WRITERS).where(_of(_WRITERS), ~_ALIVE), ours)
@@ -415,7 +415,7 @@ class Journal:
     # In parts
 
     def _head(self, session: Session) -> Any:
-        """Return the row that says where the journal stands; ``None`` before anything was."""
+        """Return the head row of the journal; ``None`` if the journal does not exist yet."""
         head = session.execute(_HEAD, {"of": self.namespace}).one_or_none()
         if head is not None:
             if head.key_name != self.digests.key_name:
@@ -425,7 +425,7 @@ class Journal:
         return head
 
     def _begun(self, session: Session) -> Any:
-        """Return the same row, in a transaction that writes; made if there is none."""
+        """Return the head row, in a transaction that writes; create it if needed."""
         if (head := self._head(session)) is not None:
             return head
         start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
@@ -440,7 +440,7 @@ class Journal:
         session.execute(_SET_HEAD, {**row, "of": self.namespace})
 
     def _intended(self, positions: Iterable[int], writer: str) -> list[dict[str, Any]]:
-        """Return rows that say that events are pending."""
+        """Return the rows of pending events."""
         common = {"namespace": self.namespace, "writer": writer}
         rows: list[dict[str, Any]] = [{**common, "position": position} for position in positions]
         return [row | {"digest": self.digests.of(PendingRow, row)} for row in rows]
@@ -455,7 +455,7 @@ class Journal:
         pending: Sequence[bool] = (),
         closed: int = 0,
     ) -> range:
-        """Write events behind the head."""
+        """Write events after the head."""
         positions = range(head.position + 1, head.position + 1 + len(rows))
         events: list[dict[str, Any]] = [
             {"namespace": self.namespace, "writer": writer, "position": position} | row
@@ -473,7 +473,7 @@ class Journal:
         return positions
 
     def _note(self, session: Session, writer: str, **ticket: int | None) -> None:
-        """Note that a writer is alive, and its ticket if it is given."""
+        """Record that a writer is alive, and its ticket if given."""
         change = {**ticket, "of": self.namespace, "by": writer, "lease": self.lease}
         found: Any = session.execute(_NOTE if ticket else _BEAT, change)
         if not found.rowcount:

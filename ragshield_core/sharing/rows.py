@@ -1,7 +1,7 @@
-"""How events and arrays become rows of a database, which say when they are damaged, and its clock.
+"""Events and arrays as database rows that reveal damage, and the database's clock.
 
-Arrays are kept as their bytes, beside their types and shapes, never pickled. The clock is the
-database's: hosts that share one need not agree about the time.
+Arrays are stored as their bytes, beside their types and shapes, never pickled. The clock is the
+database's: hosts that share a database need not agree about the time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ragshield_core.quarantine.evidence import RESTORE
 
 # Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
 MOST_BYTES = 2**28
-# What reading damaged parts raises.
+# Errors that damaged parts raise when they are read.
 DAMAGE = (ValueError, TypeError, KeyError, EOFError, RecursionError)
 
 
@@ -42,12 +42,12 @@ class JournalRecord:
 
 
 def written(event: Event) -> dict[str, Any]:
-    """Return the columns in which an event is kept.
+    """Return the columns that store an event.
 
     Raises
     ------
     TypeError
-        If it holds what neither JSON nor an array without objects can say.
+        If it holds a value that neither JSON nor an array without objects can store.
     ValueError
         If it is too large.
     """
@@ -85,7 +85,7 @@ def read(row: Mapping[Any, Any], digests: Digests) -> JournalRecord:
 
 
 def raise_damaged(what: str, kind: type[TableBase]) -> NoReturn:
-    """Say that a row does not match its digest."""
+    """Raise the error of a row that does not match its digest."""
     msg = (
         f"{what}, in {kind.__tablename__}, does not match its digest, expected that of what was "
         f"written: it was damaged or changed by hand; {RESTORE}"
@@ -97,12 +97,12 @@ def raise_damaged(what: str, kind: type[TableBase]) -> NoReturn:
 
 
 def form_of(name: str, array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
-    """Return the type and shape of an array, from which :func:`formed` makes it again.
+    """Return the type and shape of an array, from which :func:`formed` rebuilds it.
 
     Raises
     ------
     TypeError
-        If it holds objects, which would have to be pickled, or fields.
+        If it has fields, or holds objects, which would have to be pickled.
     """
     if array.dtype.hasobject or array.dtype.names:
         msg = (
@@ -114,7 +114,7 @@ def form_of(name: str, array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
 
 
 def formed(data: bytearray, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the array that some bytes are; it lies in them, and may be changed.
+    """Return the array that these bytes encode; it is writable and shares their memory.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def formed(data: bytearray, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return named arrays as bytes; nothing is compressed, since vectors hardly can be.
+    """Return named arrays as bytes, uncompressed: vectors hardly compress.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return what :func:`to_bytes` made bytes of; the arrays may be changed."""
+    """Return the arrays from the result of :func:`to_bytes`; they are writable."""
     head, _, rest = data.partition(b"\n")
     arrays, start = {}, 0
     for name, size, dtype, shape in json.loads(head) if head else ():
@@ -157,9 +157,9 @@ def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 class now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function that it is
-    """Seconds since 1970, when the statement runs: not when its transaction began.
+    """Seconds since 1970 at which the statement runs, not at which its transaction began.
 
-    A transaction may have waited for a lock meanwhile. On SQLite, whose file is on one host, the
+    A transaction may have waited for a lock in between. On SQLite, whose file is on one host, the
     clock is that of the host.
     """
 

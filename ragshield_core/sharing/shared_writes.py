@@ -1,4 +1,4 @@
-"""Writes of a guard that several processes share: a journal of what happens, in one order."""
+"""Writes of a guard that several processes share, recorded in a journal."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# A snapshot is written when the journal since the latest one holds this share of what is known, and
-# at least so many entries, since few are quick to read. A snapshot costs as much as there is: each
-# entry has a fixed share in the cost, and a process that starts replays a tenth at the most.
+# A snapshot is written when the journal since the latest one holds this share of the known entries,
+# and at least so many entries: few are quick to read. The cost of a snapshot grows with the number
+# of entries, so the cost per entry is fixed, and a starting process replays at most a tenth.
 SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
-# The same for who closes, as somebody is about to start again.
+# The share when a process closes, because a process is likely to start soon.
 SNAPSHOT_AT_CLOSE = 0.01
-# To replay a row costs as much as so many entries besides its own: measured with 91,000 entries
-# known, 3 ms an entry and 7 ms a row; who writes one by one leaves a shorter journal.
+# Replaying a row costs as much as this many entries besides its own: measured with 91,000 known
+# entries, 3 ms an entry and 7 ms a row. Single writes therefore lead to a shorter journal.
 ROW_COST = 2
-# Seconds between two looks at whose turn it is.
+# Seconds between two looks at the turn.
 PAUSE = 0.02
 # Signs of life within a lease.
 BEATS = 3
@@ -62,7 +62,7 @@ SHOWN = 60  # characters of a name
 
 
 class Whole(NamedTuple):
-    """All that was learned, at a position."""
+    """The whole state at a position."""
 
     position: int
     values: dict[str, Any]
@@ -70,24 +70,24 @@ class Whole(NamedTuple):
 
 
 class SharedWrites(Writes):
-    """Writes what happens to a guard into a journal, and applies what others have written there.
+    """Writes the events of a guard into a journal, and applies the events of other processes.
 
-    All guards of a namespace apply all events in the order of the journal, each at its place: what
-    is intended when it is written down, whoever writes it. They are therefore alike at a position.
+    All guards of a namespace apply all events in the order of the journal, intended ones at the
+    position where they were recorded. Guards at the same position therefore have equal states.
 
     Parameters
     ----------
     quarantine
-        Of the guard, in whose database journal and snapshots are, with the same digests.
+        Quarantine of the guard. Its database has the journal and snapshots, with the same digests.
     namespace
-        Of another guard in that database, which is only read; ``None`` for the quarantine's own.
+        Another guard in that database, which is only read; ``None`` for the quarantine's own.
     lease
-        As of :class:`Journal`.
+        As in :class:`Journal`.
 
     Attributes
     ----------
     in_background
-        Whether thresholds are taken in a thread, and writers go by the old ones until then.
+        Whether recalibration runs in a thread, while writers use the old thresholds.
     """
 
     shared = True
@@ -107,7 +107,7 @@ class SharedWrites(Writes):
         self._seen: tuple[int, ...] | None = None  # version of the database when it was read last
         self._collected: list[tuple[Event, Intent | None]] | None = None
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
-        self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
+        self._tail: deque[tuple[int, int]] = deque()  # positions, and the cost of each
         self._times_replaced = 0
         self.position = 0  # of the last event that was read
         self._begin()
@@ -116,22 +116,22 @@ class SharedWrites(Writes):
         return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
 
     def _begin(self) -> None:
-        """Take part as another writer than any before."""
+        """Take part under a new writer name."""
         self._pid = os.getpid()
         self._writer = new_writer()
         self._alive = {self._writer}
         self._open: weakref.WeakSet[Intent] = weakref.WeakSet()
-        self._turn_lock = threading.Lock()  # of the thread that queues for a turn, or has it
+        self._turn_lock = threading.Lock()  # held by the thread that queues for a turn, or has it
         self._in_turn: object | None = None
         self._turn_at = 0  # position at which this process judges, in its turn
         self._heartbeat = Heartbeat(self._beat, self._journal.lease / BEATS)
         self._measuring: threading.Thread | None = None
-        self._measure_again_at = 0.0  # after somebody else had begun, or it failed
-        self._measured = True  # or somebody else does
+        self._measure_again_at = 0.0  # set when another process had begun, or after a failure
+        self._measured = True  # also if another process measures
 
     @property
     def writer(self) -> str:
-        """The name of this process; a forked one has another."""
+        """The name of this process; a forked process gets another."""
         if os.getpid() != self._pid:
             self._begin()
         return self._writer
@@ -139,23 +139,23 @@ class SharedWrites(Writes):
     # Beginning
 
     def of(self, state: GuardState) -> Self:
-        """Write down from now on what happens to a guard."""
+        """Record the events of a guard from now on."""
         super().__init__(state, self.quarantine)
         return self
 
     def check(self) -> None:
-        """Check that nobody has set the journal back, or written it with another key.
+        """Check that the journal was neither set back nor written with another key.
 
         Raises
         ------
         QuarantineError
-            Says what was expected.
+            If it was; the message states the expected value.
         """
         with self._database.read(still=True) as session:
             check_journal(session, self._log.digests, self._log.namespace)
 
     def latest(self) -> Whole | None:
-        """Return the latest snapshot that can be read; ``None`` if there never was one.
+        """Return the latest readable snapshot; ``None`` if there never was one.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class SharedWrites(Writes):
         return None
 
     def start(self, whole: Whole, *, read_on: bool = True) -> None:
-        """Go on from a snapshot that the guard is made of, at once or when somebody asks."""
+        """Continue from the snapshot that the guard was built from: at once, or on demand."""
         self.position = whole.position
         self._tail.clear()
         self._seen = None
@@ -183,7 +183,7 @@ class SharedWrites(Writes):
             self.catch_up()
 
     def found(self) -> bool:
-        """Write down the guard as it is now, where nobody was before; return whether it was so."""
+        """Write the guard's current state to an empty journal; return ``False`` if not empty."""
         try:
             self._replace()
         except OvertakenError:
@@ -193,7 +193,7 @@ class SharedWrites(Writes):
     # Reading
 
     def catch_up(self) -> int:
-        """Learn what other processes have learned; return how many events that were."""
+        """Apply the events of other processes; return their number."""
         version = self._database.version()
         if version == self._seen:
             return 0
@@ -206,7 +206,7 @@ class SharedWrites(Writes):
             return self.position - before
 
     def standing(self) -> Standing:
-        """Return how far this process has read."""
+        """Return the position of this process."""
         with self._database.read(still=True) as session:
             check_journal(session, self._log.digests, self._log.namespace)
             return standing(
@@ -228,14 +228,14 @@ class SharedWrites(Writes):
             self.together(partial(self._record, events, intent))
 
     def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:
-        """Do work whose events, and changes of the quarantine, are written in one transaction."""
+        """Do work, and write its events and changes to the quarantine in one transaction."""
         queued = False
         while True:
             with self._state.lock:
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
-                ours = self._in_turn  # of this thread or another one
-                # Who queues or judges in another thread of this process goes on afterwards.
+                ours = self._in_turn  # taken by this thread or another one
+                # Another thread of this process that queues or judges continues afterwards.
                 keep_turn = self._turn_lock.locked() and (turn is None or turn is not ours)
                 if turn is not None and turn is not ours:
                     msg = "this turn to write is over: it was lost, or used; write again."
@@ -256,7 +256,7 @@ class SharedWrites(Writes):
                     self._apply_mine(happened, positions)
                     self._keep_short()
                     break
-            self._wait_for_turn(self.writer)  # another has it
+            self._wait_for_turn(self.writer)  # another process has it
             queued = True
         if queued and not positions and not self._turn_lock.locked():
             self._leave_queue()
@@ -267,7 +267,7 @@ class SharedWrites(Writes):
     def _attempt(
         self, session: Session, work: Callable[[], T], *, keep_turn: bool
     ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
-        # First: nothing is to be written, or asked for, by who has lost its turn.
+        # First: a process that has lost its turn must not write or read anything.
         judged_at = None if self._in_turn is None else self._turn_at
         head = self._journal.lock(session, writer=self.writer, in_turn_since=judged_at)
         collected: list[tuple[Event, Intent | None]] = []
@@ -289,13 +289,13 @@ class SharedWrites(Writes):
         return answer, collected, positions
 
     def _with_readings(self, event: Event) -> Event:
-        """Return what was learned with what was read in its texts, so that no other need."""
+        """Return the event with the readings of its texts, so that no other process reads them."""
         if event.change is not Change.LEARNED or event.entries is None:
             return event
         return replace(event, readings=read(event.entries.texts, self._state.readers))
 
     def afterwards(self, step: Callable[[], object]) -> None:
-        """Run ``step`` once the write that it is part of is durable; at once if there is none."""
+        """Run ``step`` once the current write is durable; at once if there is no such write."""
         with self._state.lock:
             if self._collecting:
                 self._later.append(step)
@@ -316,11 +316,11 @@ class SharedWrites(Writes):
             self._passed(position, event)
             try:
                 self._state.apply(event)
-            except Exception as error:  # noqa: BLE001 - others apply what follows as well
+            except Exception as error:  # noqa: BLE001 - others apply the later events as well
                 refused = refused or error
         if refused is not None:
             for _, intent in happened:
-                if intent is not None:  # who intended it does not get to do it
+                if intent is not None:  # the caller will not get to write the store
                     self.failed(intent)
             raise refused
 
@@ -329,7 +329,7 @@ class SharedWrites(Writes):
             try:
                 self._close(intent, ())
             except TakenOverError:
-                # Who believed this process dead has asked the store, perhaps before it was written.
+                # The other process took this one for dead, and may have read the store too early.
                 logger.warning("a write took so long that another process has recovered it")
                 self.catch_up()
                 self._make_true(intent)
@@ -337,7 +337,7 @@ class SharedWrites(Writes):
                 self.failed(intent)
 
     def _make_true(self, intent: Intent) -> None:
-        """Know what has happened, whatever another process has made of it."""
+        """Learn and forget the entries of an intent that did happen, after another recovered it."""
         for event in intent.events:
             if event.entries is None:
                 continue
@@ -349,15 +349,15 @@ class SharedWrites(Writes):
                 self.happened(change, entries=event.entries.take(rows))
 
     def failed(self, intent: Intent) -> None:
-        """Leave what was intended to be recovered."""
+        """Leave the intent to be recovered."""
         with self._state.lock:
             self._open.discard(intent)
             self._heartbeat.over(intent)
 
     def abandoned(self) -> Intent | None:
-        """Return what processes intended that are gone, now this one's to be recovered.
+        """Take over the intents of crashed processes, and return them for recovery.
 
-        What this one intended, and neither finished nor recovered, is among it.
+        They include intents of this process that were neither finished nor recovered.
         """
         with self._state.lock:
             mine = {position for intent in self._open for position in intent.positions}
@@ -383,7 +383,7 @@ class SharedWrites(Writes):
             return intent
 
     def moving(self) -> frozenset[str]:
-        """Return the ids of entries that somebody is about to write or delete just now."""
+        """Return the ids of entries that a process is about to write or delete."""
         with self._database.read(still=True) as session:
             positions = [each.position for each in self._journal.pending(session)]
             records = self._journal.at(session, positions)
@@ -391,7 +391,7 @@ class SharedWrites(Writes):
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
     def recover(self, intent: Intent, standing: Batch) -> None:
-        """End what was intended by what the store says."""
+        """Settle the intent by the contents of the store."""
         with self._state.lock:
             self.catch_up()
             knowledge = self._state.knowledge
@@ -419,7 +419,7 @@ class SharedWrites(Writes):
                 self.failed(intent)
 
     def _close(self, intent: Intent, fixes: Sequence[Event]) -> None:
-        """Close what was intended, with what makes up for that it did not happen, if so."""
+        """Close the events of an intent, with fixes for events that did not happen."""
         if not intent.positions:
             return
 
@@ -435,7 +435,7 @@ class SharedWrites(Writes):
 
     @contextmanager
     def replaced(self) -> Iterator[None]:
-        """Yield while the guard becomes another one; nobody else writes until it is, everywhere."""
+        """Yield while the guard's state is replaced; other writers wait until it is, everywhere."""
         with self._state.lock:
             if self._collecting:
                 msg = "a guard cannot be fitted, adopted or calibrated within a write of its own."
@@ -456,22 +456,22 @@ class SharedWrites(Writes):
                 self._state.let_go()  # before it is saved
                 self._replace_after_all()
             except BaseException:
-                self._become()  # what all others still are
+                self._become()  # back to the state of all other processes
                 raise
 
     def _replace_after_all(self) -> None:
-        """Write the whole, with what others have undone meanwhile: they need no turn for that."""
+        """Write the whole state, after events that others have undone: that needs no turn."""
         times = self._times_replaced
         while True:
             try:
                 return self._replace()
             except OvertakenError:
                 self._read_to(None)
-                if self._times_replaced != times:  # it lasted so long that another had its turn
+                if self._times_replaced != times:  # it took so long that another process had a turn
                     raise
 
     def _replace(self) -> None:
-        """Write the whole, and that everybody has to take it over, at once."""
+        """Write the whole state, and an event that tells all processes to take it over."""
         event = Event(change=Change.REPLACED)
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
@@ -481,7 +481,7 @@ class SharedWrites(Writes):
         self._turn_is_over()
 
     def _become(self, at_least: int = 0, last: int | None = None) -> None:
-        """Take over the latest snapshot, if it is late enough, and what came after it."""
+        """Take over the latest snapshot, at ``at_least`` or later, and the events after it."""
         whole = self.latest()
         if whole is None or whole.position < at_least:
             msg = (
@@ -491,7 +491,7 @@ class SharedWrites(Writes):
             raise StateError(msg)
         detectors = self._state.detectors
         self._state.become(GuardState.from_parts(whole.values, whole.arrays, detectors))
-        whole.arrays.clear()  # the guard has its own, and they are large
+        whole.arrays.clear()  # the guard has copies, and they are large
         give_back()
         self._times_replaced += 1
         self.position = whole.position
@@ -501,7 +501,7 @@ class SharedWrites(Writes):
     # Thresholds
 
     def _thresholds_are_due(self) -> None:
-        # At first all is learned anew.
+        # The first calibration learns everything anew.
         if self._state.recalibration.collecting or not self._state.can_be_copied:
             if (confirmed := self._confirmed()) is None:
                 return
@@ -521,11 +521,11 @@ class SharedWrites(Writes):
             self._measuring.start()
 
     def _measure(self) -> None:
-        """Take thresholds of a copy, and put them in force: one process for all of them."""
+        """Recalibrate a copy and put its thresholds in force, in one process for all."""
         from threadpoolctl import threadpool_limits  # noqa: PLC0415 - looks for libraries
 
         began, me = time.monotonic(), f"{MEASURES}{self.writer}"
-        claim = Intent(())  # a reason to give signs of life
+        claim = Intent(())  # keeps the heartbeat running
         self._measure_again_at = began + self._journal.lease / BEATS
         self._measured = False
         try:
@@ -542,7 +542,7 @@ class SharedWrites(Writes):
                 at = self._times_replaced, self._state.calibrator.calibrated_at
                 copy = self._state.copied() if self._state.recalibration.due else None
             if copy is not None:
-                with threadpool_limits(1, user_api="openmp"):  # of this thread: others go on
+                with threadpool_limits(1, user_api="openmp"):  # limits only this thread
                     measured = copy.recalibration.measured(confirmed)
                 turn = self.take_turn()
                 try:
@@ -559,12 +559,12 @@ class SharedWrites(Writes):
         finally:
             self._heartbeat.over(claim)
             self._alive.discard(me)
-            with suppress(QuarantineError):  # nobody waits for it longer than the lease
+            with suppress(QuarantineError):  # others wait for it no longer than the lease
                 self._database.write(partial(self._journal.retire, writer=me))
             self._measuring = None
 
     def settled(self) -> None:
-        """Wait until no thresholds are being taken in the background, by any process."""
+        """Wait until no process recalibrates in the background."""
         while True:
             if (thread := self._measuring) is not None:
                 thread.join()
@@ -580,8 +580,8 @@ class SharedWrites(Writes):
     # Turns and signs of life
 
     def take_turn(self) -> object:
-        """Wait until nobody else writes, in this process or another; return the turn."""
-        turn, writer = Intent(()), self.writer  # what this process gives signs of life for
+        """Wait until no other thread or process writes; return the turn."""
+        turn, writer = Intent(()), self.writer  # the turn keeps the heartbeat running
         self._turn_lock.acquire()
         self._heartbeat.during(turn)
         try:
@@ -597,19 +597,19 @@ class SharedWrites(Writes):
     def _wait_for_turn(self, writer: str) -> None:
         mine, seen, until = False, None, 0.0
         while not mine:
-            if time.monotonic() >= until:  # again, if it was believed dead meanwhile
+            if time.monotonic() >= until:  # queue again, in case it counted as crashed
                 mine = self._database.write(partial(self._journal.take_turn, writer=writer))
                 until = time.monotonic() + self._journal.lease / BEATS
             elif (version := self._database.version()) != seen:
                 seen = version
-                self.catch_up()  # what is read now need not be read in the turn
+                self.catch_up()  # these events need not be read in the turn
                 with self._database.read() as session:
                     mine = self._journal.turn(session) == writer
             else:
                 time.sleep(PAUSE)
 
     def give_up_turn(self, turn: object) -> None:
-        """Let others write, if nothing was written in the turn."""
+        """Let other writers go on, if nothing was written in the turn."""
         with self._state.lock:
             if self._in_turn is not turn:
                 return
@@ -630,11 +630,11 @@ class SharedWrites(Writes):
             self._database.write(partial(self._journal.beat, writer=writer))
 
     def leave(self) -> None:
-        """Take no part any more; what this process left pending, others recover at once."""
+        """Stop taking part; others recover the pending events of this process at once."""
         self._database.write(partial(self._journal.retire, writer=self.writer))
 
     def close(self) -> None:
-        """Take no part any more, and give the connections back."""
+        """Stop taking part, and close the connections."""
         if (measuring := self._measuring) is not None:
             measuring.join()
         with self._state.lock:
@@ -645,7 +645,7 @@ class SharedWrites(Writes):
     # In parts
 
     def _read_to(self, last: int | None) -> None:
-        """Apply what others have written, up to a position, or up to the end."""
+        """Apply the events of others, up to a position or to the end."""
         while last is None or self.position < last:
             try:
                 with self._database.read() as session:
@@ -666,10 +666,10 @@ class SharedWrites(Writes):
                     texts = () if event.entries is None else event.entries.texts
                     with given(texts, event.readings, self._state.readers):
                         self._state.apply(event)
-                except NeighborsError:  # it was not so where it was written: to be tried again
+                except NeighborsError:  # a failure of this process alone: the caller retries
                     raise
-                except Exception as error:  # noqa: BLE001 - so it was where it was written
-                    logger.error(  # noqa: TRY400 - what it says may quote entries
+                except Exception as error:  # noqa: BLE001 - its writer failed in the same way
+                    logger.error(  # noqa: TRY400 - its message may quote entries
                         "event %d of the journal was not applied: %s",
                         record.position,
                         crash(error),
@@ -682,7 +682,7 @@ class SharedWrites(Writes):
         self._tail.append((position, size + ROW_COST))
 
     def _keep_short(self, share: float = SNAPSHOT_AFTER) -> None:
-        """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
+        """Write a snapshot if many events follow the latest one, and drop the events it covers."""
         wanted = max(SNAPSHOT_AT_LEAST, share * len(self._state.knowledge))
         if self._length() < wanted:
             return
@@ -690,10 +690,10 @@ class SharedWrites(Writes):
             with self._database.read() as session:
                 latest = self._snapshots.latest(session)
             while latest is not None and self._tail and self._tail[0][0] <= latest.position:
-                self._tail.popleft()  # somebody else has
+                self._tail.popleft()  # another process wrote a snapshot
             if self._length() >= wanted:
                 self._write_snapshot(self.position)
-        except Exception as error:  # noqa: BLE001 - what was to be written is, and is read all the same
+        except Exception as error:  # noqa: BLE001 - the events are written, and can be read
             logger.error("no snapshot was written: %s", crash(error))  # noqa: TRY400
             self._tail.clear()
 
@@ -703,7 +703,7 @@ class SharedWrites(Writes):
     def _write_snapshot(
         self, position: int, first: Callable[[Session], object] = lambda _session: None
     ) -> None:
-        """Write all that is known, and delete what nobody needs any more."""
+        """Write the whole state as a snapshot, and prune the journal."""
         values, arrays = self._state.to_parts()
 
         def work(session: Session) -> None:
@@ -716,7 +716,7 @@ class SharedWrites(Writes):
         self._tail.clear()
 
     def _tell(self, session: Session, position: int) -> None:
-        """Tell the log of a snapshot, where there is a key: nobody sets it back unseen then."""
+        """Record the snapshot in the log, if there is a key; setting it back is then noticed."""
         if self._log.digests.key_name is not None:
             changes = Changes(session, self._log.digests, self._log.namespace)
             changes.tell(SNAPSHOT, position)
@@ -724,16 +724,16 @@ class SharedWrites(Writes):
 
 
 class Heartbeat:
-    """Beats as long as somebody holds what :meth:`during` was given, and not in a forked child.
+    """Beats while a reason given to :meth:`during` is alive; a forked child does not beat.
 
-    Every write is a sign of life in itself: a thread runs only while one may stay away.
+    Every write is a heartbeat in itself: a thread runs only while writes may be far apart.
 
     Parameters
     ----------
     beat
-        Gives a sign of life.
+        Called at every heartbeat.
     every
-        Seconds between two of them.
+        Seconds between two heartbeats.
     """
 
     def __init__(self, beat: Callable[[], object], every: float) -> None:
@@ -744,7 +744,7 @@ class Heartbeat:
         self._stop = threading.Event()
 
     def during(self, reason: object) -> None:
-        """Beat until :meth:`over`, or until nobody holds the reason any more."""
+        """Beat until :meth:`over`, or until the reason is garbage-collected."""
         with self._lock:
             self._reasons.add(reason)
             if self._thread is None or not self._thread.is_alive():
@@ -756,7 +756,7 @@ class Heartbeat:
                 self._thread.start()
 
     def over(self, reason: object) -> None:
-        """Beat no longer for that reason."""
+        """Stop beating for that reason."""
         with self._lock:
             self._reasons.discard(reason)
             if not self._reasons:
@@ -764,21 +764,21 @@ class Heartbeat:
                 self._thread = None
 
     def _once(self) -> bool:
-        """Beat, if there still is a reason; return whether there was."""
+        """Beat if there still is a reason; return whether there was."""
         with self._lock:
             if not self._reasons:
                 self._thread = None
                 return False
         try:
             self._beat()
-        except Exception as error:  # noqa: BLE001 - the next beat may succeed; the write will tell
+        except Exception as error:  # noqa: BLE001 - the next beat may succeed; else the write fails
             logger.warning("no sign of life could be given: %s", type(error).__name__)
         return True
 
 
-def _run(which: weakref.ref[Heartbeat], stop: threading.Event, every: float) -> None:
+def _run(reference: weakref.ref[Heartbeat], stop: threading.Event, every: float) -> None:
     while not stop.wait(every):
-        heartbeat = which()
-        if heartbeat is None or not heartbeat._once():  # noqa: SLF001 - of this very module
+        heartbeat = reference()
+        if heartbeat is None or not heartbeat._once():  # noqa: SLF001 - in this module
             return
         del heartbeat

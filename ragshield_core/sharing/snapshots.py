@@ -1,6 +1,6 @@
-"""Snapshots: the whole of what a guard has learned, at one position of the journal.
+"""Snapshots: the whole state of a guard at one position of the journal.
 
-A snapshot is written in one transaction, in pieces, since databases take rows of limited size.
+A snapshot is written in one transaction, in pieces, because databases limit the size of a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ragshield_core.quarantine.digests import PLAIN, Digests
 from ragshield_core.sharing.rows import DAMAGE, form_of, formed, now, raise_damaged
 from ragshield_core.state import check_format
 
-# Snapshots that are kept, with all of the journal after them: one may be damaged.
+# Number of stored snapshots, with the journal after them: one may be damaged.
 KEPT = 2
 CHUNK = 2**23  # bytes of a row
 SHOWN = 60  # characters of a name
@@ -35,7 +35,7 @@ _SNAPSHOTS, _CHUNKS = table_of(SnapshotRow), table_of(ChunkRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot, without what it holds."""
+    """A snapshot, without its contents."""
 
     id: str
     position: int  # of the last event that it includes
@@ -48,11 +48,11 @@ class Snapshots:
     Parameters
     ----------
     namespace
-        Of a tenant, as the quarantine's.
+        Name of a tenant, the same as the quarantine's.
     chunk
         Bytes of a row.
     digests
-        Of the rows.
+        Digests of the rows.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Snapshots:
         values: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Write a snapshot, and delete all but the last ones.
+        """Write a snapshot, and delete all but the latest ones.
 
-        ``position`` is that of the last event which it includes; ``values`` are JSON-ready.
+        ``position`` is that of the last event in the snapshot; ``values`` are JSON-ready.
         """
         forms = {name: form_of(name, array) for name, array in arrays.items()}
         content = np.frombuffer(json.dumps(values, separators=(",", ":")).encode(), np.uint8)
@@ -83,7 +83,7 @@ class Snapshots:
         named: list[tuple[str | None, NDArray[Any]]] = [(None, content), *arrays.items()]
         for name, array in named:
             first = number
-            flat = np.ascontiguousarray(array).reshape(-1)  # no array is in memory twice
+            flat = np.ascontiguousarray(array).reshape(-1)  # does not copy the array
             data = flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)
             for start in range(0, len(data), self.chunk):
                 piece = data[start : start + self.chunk].tobytes()
@@ -101,7 +101,7 @@ class Snapshots:
             session.execute(delete(_SNAPSHOTS).where(self._is(old)))
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
-        """Return the snapshots, the latest first."""
+        """Return the snapshots, latest first."""
         row = SnapshotRow
         query = (
             select(row.id, row.position, row.made_at)
@@ -114,7 +114,7 @@ class Snapshots:
         )
 
     def latest(self, session: Session) -> Snapshot | None:
-        """Return the snapshot that is furthest in the journal."""
+        """Return the snapshot with the highest position."""
         return next(iter(self.list(session)), None)
 
     def read(
@@ -122,9 +122,9 @@ class Snapshots:
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the values and arrays of a snapshot that this session has listed.
 
-        ``only`` says how the names of the arrays to be read begin, one way or several.
-        Raises StateError if it is damaged, names the part, or of another format. The one
-        before may not be.
+        ``only`` is the prefix, or prefixes, of the names of the arrays to read. Raises
+        StateError, which names the part, if the snapshot is damaged or of another format;
+        an older snapshot may still be good.
         """
         where = f"the snapshot at position {snapshot.position} of {self!r}"
         query = select(_SNAPSHOTS).where(self._is(snapshot))

@@ -1,7 +1,7 @@
-"""How a guard stands among processes, and how one that is in a database stands, asked from outside.
+"""Status of a guard among its processes, and of a guard in a database, read from outside.
 
-From outside nothing is written and no detector is needed: the latest snapshot says how the guard
-stood, and the journal behind it what was learned and held since.
+Reading from outside writes nothing and needs no detector: the latest snapshot has the state of the
+guard, and the journal after it has the entries that were learned and held since.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.state import part_of
 
-ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
+ARRIVALS = "arrivals."  # prefix of the arrays of a snapshot that record arrivals and shifts
 
 
 def standing(
     session: Session, journal: Journal, snapshots: Snapshots, position: int, url: str
 ) -> Standing:
-    """Return how a process stands that has read the journal up to a position."""
+    """Return the standing of a process that has read the journal up to a position."""
     latest = snapshots.latest(session)
     calibrated = journal.replaced_at(session)
     return Standing(
@@ -69,11 +69,11 @@ def status_of(
     lease: float = DEFAULT_LEASE,
     digests: Digests | None = None,
 ) -> GuardStatus:
-    """Return how the guard of a namespace stands, from outside.
+    """Return the status of the guard of a namespace, read from outside.
 
     Without ``digests``, the key of the environment is used, if there is one. Raises StateError
-    if there is no guard, or none of its snapshots can be read, and QuarantineError if it is
-    kept with another key, or was set back.
+    if there is no guard or no readable snapshot, and QuarantineError if its rows have another
+    key, or were set back.
     """
     digests = digests if digests is not None else Digests(given_key(None))
     journal = Journal(namespace, lease=lease, digests=digests)
@@ -103,7 +103,7 @@ def questions_of(
 def _state_of(
     session: Session, url: str, journal: Journal, snapshots: Snapshots, *, known: bool = True
 ) -> tuple[_State, int, int]:
-    """Return how a guard stands, and the positions up to which it and its snapshot go."""
+    """Return the state of a guard, its position and the position of its snapshot."""
     namespace = journal.namespace
     found: tuple[Snapshot, ...] = ()
     if namespace in namespaces(session):
@@ -124,11 +124,11 @@ def _state_of(
         except StateError:  # damaged
             if snapshot is found[-1]:
                 raise
-    raise AssertionError  # pragma: no cover - there is one
+    raise AssertionError  # pragma: no cover - found is not empty
 
 
 class _State:
-    """What a snapshot says of a guard, and what came since, as far as that needs no detector."""
+    """State of a guard from its snapshot and later events, without its detectors."""
 
     def __init__(
         self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, known: bool = True
@@ -140,7 +140,7 @@ class _State:
         self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, ARRIVALS))
 
     def read_on(self, session: Session, journal: Journal, position: int) -> int:
-        """Take note of all that came after a position; return that of the last."""
+        """Apply all events after a position; return the position of the last."""
         head = journal.head(session)
         while position < head:
             for record in journal.since(session, position):
@@ -149,7 +149,7 @@ class _State:
         return position
 
     def apply(self, event: Event) -> None:
-        """Take note of what came after the snapshot."""
+        """Apply an event that came after the snapshot."""
         ids = () if event.entries is None else event.entries.ids
         match event.change:
             case Change.LEARNED:
@@ -169,12 +169,12 @@ class _State:
 
     @property
     def policy(self) -> Policy:
-        """Thresholds and actions."""
+        """Policy of the guard."""
         return Policy.model_validate(self.values["policy"])
 
     @property
     def next_at(self) -> int | None:
-        """Size of the knowledge base at which thresholds are taken next."""
+        """Size of the knowledge base at the next calibration; ``None`` if none will follow."""
         if not self.calibrated and self.values["collecting"]:
             return first_size(self.policy.quarantine_at)
         if not self.calibrated or "sample" not in self.values:
@@ -183,7 +183,7 @@ class _State:
         return size + math.ceil(size * REFRESH_AFTER - 1e-9)
 
     def status(self, standing: Standing, as_of: int, held: int) -> GuardStatus:
-        """Return all of it."""
+        """Return the whole status."""
         sample = self.values.get("sample", {})
         force = self.values["standing"]
         why_not = dict(force) | dict(self.values["left_out"])
