@@ -1,1 +1,1 @@
-"""Thresholds: taken from clean entries, and taken anew while the knowledge base grows."""
+"""Thresholds from clean entries, updated while the knowledge base grows."""

@@ -1,4 +1,4 @@
-"""Count arrivals since the calibration: the rate they spent, and sources for a person to judge."""
+"""Arrivals since the calibration: the rate they spent, and sources for a person to judge."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from ragshield_core.model.p_values import TIE, Calibration
 
 Choice = Literal["adopt", "keep holding"]
 
-# A source is asked about once it has spent so many times the accepted rate, and chance would do
-# that once in ten thousand sources. Fewer held entries than so many are reviewed one by one.
+# The guard asks about a source that has spent this multiple of the accepted rate, if chance would
+# do so in one of ten thousand sources. Fewer held entries are reviewed one by one.
 FAR_BEYOND, BY_CHANCE, FEWEST_HELD = 3.0, 1e-4, 5
-# Sources that are remembered; those that brought least are forgotten first.
+# Number of remembered sources; sources with the fewest entries are forgotten first.
 MAX_SOURCES = 1_000
-# Held entries that are remembered of a source: what one decision can free.
+# Number of remembered held entries of a source: one decision can release as many.
 MAX_HELD = 5_000
 SHOWN_IDS = 5
-# Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
+# Arrivals that are tested for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
-# How many of the admitted entries that were unusual are remembered: of a million arrivals.
+# Number of remembered admitted entries that were unusual: as many as in a million arrivals.
 MOST_UNUSUAL = 20_000
-# Clean entries have a p-value of at most so much just as often. Poison, as long as it is the
-# smaller part, has far smaller ones, and leaves the others alone.
+# The p-value of a clean entry is at most x with probability x. Poison, as long as it is the
+# minority, has far smaller p-values than these, and does not move the others.
 LOWER, MIDDLE = 0.02, 0.25
-# Standard deviations by which the share of those must be off to be called a shift: with a dozen
-# detectors and hundreds of looks, chance does not reach that.
+# Standard deviations by which the share between those limits must be off to count as a shift:
+# with a dozen detectors and hundreds of tests, chance does not reach that.
 SHIFTED = 6.0
-# A detector is tested from so many entries on.
+# Fewest entries with which a detector is tested.
 FEWEST = 100
-# Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
+# Smallest share of distinct clean scores with which the p-values of a detector are tested.
 DISTINCT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """How much of the accepted rate a detector, or all together, has used up.
+    """Share of the accepted rate that one detector, or all together, used up.
 
-    A bound: whatever was held counts, as if all of it were clean.
+    An upper bound: every held entry counts as if it were clean.
     """
 
     judged: int = 0
@@ -56,18 +56,18 @@ class Spent:
 
     @property
     def share(self) -> float:
-        """Share of the judged entries that was ever held or recalled, [0, 1]."""
+        """Share of the judged entries that were ever held or recalled, in [0, 1]."""
         return (self.held + self.recalled) / self.judged if self.judged else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """Arrivals that are unlike those a detector was calibrated on, as a whole and not by a few."""
+    """Arrivals that differ from a detector's clean sample as a whole, not by a few entries."""
 
     detector: str
     n_entries: int
-    share: float  # with a p-value in (0.02, 0.25], among those above 0.02
-    expected: float  # of that, for entries like those of the clean sample
+    share: float  # of entries with a p-value in (0.02, 0.25], among those above 0.02
+    expected: float  # the same share for entries like those of the clean sample
 
     def __str__(self) -> str:
         how = "more" if self.share > self.expected else "less"
@@ -80,14 +80,14 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A source of which far more is held than of clean entries."""
+    """A source with far more held entries than the accepted rate of clean ones."""
 
-    source: str | None  # a claim of whoever brings the entries; none for those that name none
-    n_entries: int  # that came since the calibration
+    source: str | None  # a claim of the uploader; None for entries that name no source
+    n_entries: int  # entries of the source since the calibration
     n_held: int  # of these, held or recalled
-    since: dt.datetime  # when the first of these was held, UTC
-    detectors: Mapping[str, int]  # how many each objected to
-    held_ids: tuple[str, ...] = ()  # a few of both sides
+    since: dt.datetime  # time at which the first of these was held, UTC
+    detectors: Mapping[str, int]  # number of entries that each objected to
+    held_ids: tuple[str, ...] = ()  # a few examples of each kind
     admitted_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -119,10 +119,10 @@ class SourceCount:
     held_ids: dict[str, None] = field(default_factory=dict)
     admitted_ids: tuple[str, ...] = ()
     decided: Choice | None = None
-    asked_again_at: int = 0  # held entries from which on a closed question is asked again
+    asked_again_at: int = 0  # number of held entries at which a closed question is asked again
 
     def note_held(self, ids: Collection[str], at: float) -> None:
-        """Note held entries."""
+        """Record held entries."""
         if not ids:
             return
         self.first_held = at if self.first_held is None else self.first_held
@@ -131,7 +131,7 @@ class SourceCount:
             del self.held_ids[next(iter(self.held_ids))]
 
     def question(self, source: str | None, rate: float) -> Question | None:
-        """Return what to ask of the source, if it has spent far more than the accepted rate."""
+        """Return a question if the source has spent far more than the accepted rate."""
         from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
         out = self.held + self.recalled
@@ -150,7 +150,7 @@ class SourceCount:
         )
 
     def decide(self, choice: Choice) -> None:
-        """Close the question; it is asked again once as many more are held."""
+        """Close the question; it is asked again once as many more entries are held."""
         self.decided, self.asked_again_at = choice, 2 * (self.held + self.recalled) + FEWEST_HELD
 
     def state(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class SourceCount:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Self:
-        """Return the count that :meth:`state` described."""
+        """Return the counts from the result of :meth:`state`."""
         own = {
             "detectors": Counter(values["detectors"]),
             "held_ids": dict.fromkeys(values["held_ids"]),
@@ -175,14 +175,14 @@ class Counted:
 
     ids: tuple[str, ...]  # one per entry
     sources: tuple[str | None, ...]  # one per entry
-    held: NDArray[np.bool_]  # (n_entries,), whoever said so
+    held: NDArray[np.bool_]  # (n_entries,), for any reason
     scores: Mapping[str, NDArray[np.float64]]  # (n_entries,) per detector; NaN: no opinion
     held_by: Mapping[str, Sequence[int]]  # per detector, rows of held entries it objected to
-    at: float  # when they were decided, in seconds since the epoch
+    at: float  # time of the decisions, in seconds since the epoch
 
     @classmethod
     def of(cls, report: Report) -> Self:
-        """Return what counts of a report, after entries were held."""
+        """Return the counted part of a report, after entries were held."""
         objecting: dict[str, list[int]] = {}
         for row, decision in sorted(report.remarkable.items()):
             if decision.verdict is Verdict.QUARANTINE:
@@ -213,12 +213,12 @@ class Counted:
 
     @classmethod
     def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`to_parts` described.
+        """Return the value from the result of :meth:`to_parts`.
 
         Raises
         ------
         ValueError
-            If columns are not of one length, or of other types.
+            If columns differ in length, or have another type.
         """
         counted = cls(
             ids=tuple(values["ids"]),
@@ -239,15 +239,15 @@ class Counted:
 
 
 class Arrivals:
-    """Counts what a guard decided, and looks for signs that its calibration no longer holds."""
+    """Counts the decisions of a guard, and tests whether its calibration still holds."""
 
     def __init__(self) -> None:
         self.spent: Counter[tuple[str, str]] = Counter()  # (detector or "", judged/held/recalled)
         self.sources: dict[str | None, SourceCount] = {}
-        self._latest_at = 0.0  # when something was decided last, in seconds since the epoch
+        self._latest_at = 0.0  # time of the latest decision, in seconds since the epoch
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._asked: set[str | None] = set()  # sources of open questions
-        # Ids of entries that were let in although they were unusual, the latest last.
+        # Ids of entries that were admitted although they were unusual, latest last.
         self.unusual: dict[str, None] = {}
 
     def count(
@@ -256,9 +256,9 @@ class Arrivals:
         thresholds: Mapping[str, float],
         calibrations: Mapping[str, Calibration],
     ) -> None:
-        """Count what was decided in a report, given the thresholds and clean scores in force.
+        """Count the decisions in a report, given the thresholds and clean scores in force.
 
-        There are clean scores of those detectors that measure what is usual.
+        ``calibrations`` has the detectors that measure usual values.
         """
         scores = {name: s for name, s in counted.scores.items() if name in thresholds}
         for name, column in scores.items():
@@ -278,7 +278,7 @@ class Arrivals:
                 self._p_values[name] = np.concatenate([before, new])[-WINDOW:]
 
     def note_unusual(self, counted: Counted, unusual: NDArray[np.bool_]) -> None:
-        """Remember which admitted entries are unusual; a new revision is judged by itself."""
+        """Remember the unusual admitted entries; a new revision is judged by itself."""
         for entry_id in counted.ids:
             self.unusual.pop(entry_id, None)
         rows = np.flatnonzero(unusual & ~counted.held).tolist()
@@ -299,7 +299,7 @@ class Arrivals:
                 self.spent[name, "recalled"] += 1
 
     def new_questions(self, rate: float) -> list[Question]:
-        """Return questions that were not among those returned before."""
+        """Return the questions that no earlier call has returned."""
         asked = {question.source: question for question in self.questions(rate)}
         new = [question for source, question in asked.items() if source not in self._asked]
         self._asked = set(asked)
@@ -310,26 +310,26 @@ class Arrivals:
         self.sources.setdefault(source, SourceCount()).decide(choice)
 
     def questions(self, rate: float) -> tuple[Question, ...]:
-        """Return the sources of which far more is held than accepted, the most entries first."""
+        """Return the sources with far more held entries than accepted, most entries first."""
         asked = (count.question(source, rate) for source, count in self.sources.items())
         return tuple(sorted(filter(None, asked), key=lambda one: -one.n_held))
 
     def calibrated(self) -> None:
-        """Start the tests anew: p-values are of another calibration now."""
+        """Restart the tests: the p-values belong to the previous calibration."""
         self._p_values = {}
 
     def refitted(self) -> None:
-        """Start everything but the count of what was spent anew."""
+        """Restart everything except the counts of the spent rate."""
         self.calibrated()
         self.sources = {}
 
     def of(self, detector: str = "") -> Spent:
-        """Return what a detector has spent; by default, all together."""
+        """Return the counts of a detector; by default, those of all together."""
         judged, held, recalled = (self.spent[detector, w] for w in ("judged", "held", "recalled"))
         return Spent(judged=judged, held=held, recalled=recalled)
 
     def of_sources(self, sources: Iterable[str | None]) -> dict[str, Spent]:
-        """Return what was held of the entries of some sources, as far as they are remembered."""
+        """Return the counts of these sources, as far as they are remembered."""
         return {
             source: Spent(judged=count.judged, held=count.held, recalled=count.recalled)
             for source in dict.fromkeys(sources)
@@ -337,7 +337,7 @@ class Arrivals:
         }
 
     def decided(self, rate: float) -> Spent:
-        """Return what was spent on sources that a person has decided on, unless asked again."""
+        """Return the counts of sources that a person has decided on, unless asked again."""
         closed = [
             count
             for source, count in self.sources.items()
@@ -350,11 +350,11 @@ class Arrivals:
         )
 
     def shifts(self) -> list[Shift]:
-        """Return what is unlike the clean sample, the most unlike first."""
+        """Return the shifts away from the clean sample, largest first."""
         found: list[tuple[float, Shift]] = []
         expected = (MIDDLE - LOWER) / (1.0 - LOWER)
         for name, values in self._p_values.items():
-            rest = values[values > LOWER]  # what poison leaves alone
+            rest = values[values > LOWER]  # p-values that poison does not affect
             if len(values) < FEWEST or not len(rest):
                 continue
             share = float(np.mean(rest <= MIDDLE))
@@ -377,7 +377,7 @@ class Arrivals:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Arrivals:
-        """Return what :meth:`state` described."""
+        """Return the arrivals from the result of :meth:`state`."""
         again = cls()
         again.spent.update({(name, what): n for name, what, n in values["spent"]})
         again._latest_at = values["latest_at"]
@@ -403,7 +403,7 @@ class Arrivals:
             for name, objected in counted.held_by.items():
                 if n := len(mine.intersection(objected)):
                     count.detectors[name] += n
-        if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
+        if len(self.sources) > 2 * MAX_SOURCES:  # forget the sources with the fewest entries
             most = sorted(self.sources, key=lambda s: -self.sources[s].judged)[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
 

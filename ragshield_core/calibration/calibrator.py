@@ -1,4 +1,4 @@
-"""How thresholds are taken: clean entries are scored, by what is usual now."""
+"""Thresholds from the scores of clean entries, measured against the current usual values."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from ragshield_core.state import part_of
 logger = logging.getLogger("ragshield")
 
 
-# Entries of a knowledge base in memory that are scored, each held out: a rate of one in a hundred
-# is known to a thirtieth then. More would take time, and eight bytes each for every detector in
-# every worker ever after, and move thresholds by less than that.
+# Largest number of fitted entries that are scored held out: a rate of one in a hundred is then
+# known to a thirtieth. More entries would take time, and eight bytes each for every detector in
+# every worker for good, and move thresholds by less than that.
 MOST_SCORED = 100_000
 
 
 class Measured(NamedTuple):
-    """How a clean sample scores, beside what is not clean in it."""
+    """Scores of a clean sample, without its doubtful entries."""
 
-    # By detector, shape (n_counting,); none where no thresholds can be taken.
+    # By detector, shape (n_counting,); empty if calibration is impossible.
     scores: Mapping[str, NDArray[np.floating[Any]]]
     ids: tuple[str, ...] = ()  # of the entries that count as clean
     n_doubtful: int = 0  # entries that do not count
-    why_not: str = ""  # why no thresholds can be taken
+    why_not: str = ""  # the reason if calibration is impossible
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`to_parts` described."""
+        """Return the value from the result of :meth:`to_parts`."""
         return cls(
             {name: arrays[str(number)] for number, name in enumerate(values["scores"])},
             ids=tuple(map(str, values["ids"])),
@@ -67,40 +67,40 @@ class Measured(NamedTuple):
 
 
 class Calibrator:
-    """Measures what is usual, scores clean entries by that, and takes thresholds from them."""
+    """Measures usual values, scores clean entries against them, and sets thresholds."""
 
     def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
         self._knowledge, self._seed = knowledge, seed
-        self.policy = policy  # a small sample may justify a larger rate only
-        # By detector; default ones until clean entries say more.
+        self.policy = policy  # a small sample may only justify a larger rate
+        # By detector; default thresholds until clean entries were scored.
         self.thresholds: dict[str, Thresholds] = self._rules()
-        # Their sample, and how many entries were known then; none for default thresholds.
+        # The clean scores, and the number of known entries then; None for default thresholds.
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
-        # The calibration of another guard, in force until there is one of one's own, and the length
-        # of the vectors that were scored; 0 without any.
+        # The calibration of another guard, in force until this guard has its own, and the length
+        # of the scored vectors; 0 without vectors.
         self.borrowed: tuple[JointCalibration, int] | None = None
-        # Scores of fitted entries, each while it was held out, until a calibration asks.
+        # Held-out scores of fitted entries, kept for a later calibration.
         self.held_out: dict[str, NDArray[np.float32]] = {}
         self._support: tuple[dict[str, Thresholds], Support] | None = None
-        # Thresholds are taken from it whenever the knowledge base has grown. None if nobody asked
-        # for a calibration, or none was possible.
+        # It sets the thresholds whenever the knowledge base has grown. None if no calibration was
+        # requested or possible.
         self.sample: CleanSample | None = None
-        self.arrivals = Arrivals()  # what came since, held against what was promised
-        # Of sources that a person has adopted, per detector the score above which it acts there.
+        self.arrivals = Arrivals()  # later entries, compared with the accepted rate
+        # Thresholds of sources that a person has adopted, by source and detector.
         self.by_source: dict[str | None, dict[str, float]] = {}
-        self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
-        # Scores of revisions in the sample that never change, by detector, id and fingerprint.
+        self._ever_beyond: set[str] = set()  # sample ids that were ever above a recall threshold
+        # Scores of the sample's revisions that never change, by detector, id and fingerprint.
         self._fixed: dict[str, dict[tuple[str, str], float]] = {}
 
     @property
     def clean(self) -> Mapping[str, Calibration]:
-        """Scores of the clean sample, by detector; none before the calibration."""
+        """Scores of the clean sample, by detector; empty before the calibration."""
         return {} if self.calibration is None else self.calibration.calibrations
 
     @property
     def support(self) -> Support | None:
-        """Tells what detectors suspect together; ``None`` before the calibration."""
+        """Joint suspicion of several detectors; ``None`` before the calibration."""
         if self.calibration is None:
             return None
         if self._support is None or self._support[0] is not self.thresholds:
@@ -115,7 +115,7 @@ class Calibrator:
         return any(detector.traits.exchangeable for detector in self._knowledge.detectors)
 
     def reset(self) -> None:
-        """Go by default thresholds, after detectors were fitted anew: fits may change these."""
+        """Return to default thresholds after a new fit of the detectors, which may change them."""
         self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
         self.by_source = {}
         self._ever_beyond = set()
@@ -125,10 +125,10 @@ class Calibrator:
             self._go_by(*self.borrowed)
 
     def borrow(self, lender: Calibrator) -> None:
-        """Go by the calibration of another guard, at the rate of this one's policy.
+        """Use the calibration of another guard, at the rate of this guard's policy.
 
-        Numbers are taken over, and nothing of its entries. Thresholds stay as they were if there is
-        none, or if it is of other detectors or vectors, or of too few entries for the rate.
+        Only numbers are copied, and no part of an entry. The thresholds do not change if the lender
+        has no calibration, other detectors or vectors, or too few entries for the rate.
         """
         lent, dim = lender.calibration, lender._knowledge.dim or 0
         if lent is None:
@@ -147,7 +147,7 @@ class Calibrator:
             )
             raise CalibrationError(msg)
         _check_dim(dim, self._knowledge.dim)
-        # In the order of the scores themselves: that of the sample would be that of the store.
+        # Sorted by the scores: the order of the sample would reveal that of the store.
         order = np.lexsort([*lent.scores.values(), lent.spent])
         scores = {name: column[order] for name, column in lent.scores.items()}
         calibration = JointCalibration(scores, self._floors, lent.n_doubtful, lent.spent[order])
@@ -155,7 +155,7 @@ class Calibrator:
         self.arrivals.calibrated()
 
     def _described(self) -> dict[str, str]:
-        """Return, by name, what detectors are calibrated: their kinds and options."""
+        """Return the kinds and options of the calibrated detectors, by name."""
         detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable]
         return {d.name: json.dumps([kind_of(d), d.config()], sort_keys=True) for d in detectors}
 
@@ -165,19 +165,19 @@ class Calibrator:
         self.calibrated_at = len(self._knowledge)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse vectors of another length than those that were scored elsewhere."""
+        """Refuse vectors whose length differs from those of the borrowed calibration."""
         if self.borrowed is not None:
             _check_dim(self.borrowed[1], batch.dim)
 
     def draw(self, fitted: Batch, *, vetted: bool) -> CleanSample:
-        """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
+        """Return a clean sample of a knowledge base, as large as the accepted rate needs."""
         rows = drawn_rows(fitted.lineages, self.policy.quarantine_at, self._seed)
         return CleanSample.of(fitted.take(rows), vetted=vetted)
 
     def hold_out(self, fitted: Batch) -> None:
-        """Score fitted entries, each held out, for when thresholds are asked for.
+        """Score fitted entries, each held out, for a later calibration.
 
-        Of more than :data:`MOST_SCORED` so many are drawn at random.
+        At most :data:`MOST_SCORED` entries are scored, drawn at random.
         """
         if len(fitted) > MOST_SCORED:
             fitted = fitted.take(self._some(len(fitted), MOST_SCORED))
@@ -185,16 +185,16 @@ class Calibrator:
         self.held_out = {name: rounded_up(column) for name, column in scores.items()}
 
     def _some(self, n: int, most: int) -> NDArray[np.int64]:
-        """Return which of n entries are drawn, if there are more than so many; ascending."""
+        """Return the rows of ``most`` entries drawn from n, ascending."""
         return np.sort(np.random.default_rng(self._seed).permutation(n)[:most])
 
     def by_held_out(self, at_most: float | None = None) -> None:
-        """Take thresholds from :attr:`held_out`."""
+        """Set thresholds from :attr:`held_out`."""
         self._check_judged(self.held_out)
         self._take(self.held_out, at_most)
 
     def by_clean(self, clean: Batch, at_most: float | None = None) -> None:
-        """Take thresholds from clean entries that the knowledge base does not hold."""
+        """Set thresholds from clean entries that the knowledge base does not hold."""
         scores = self._clean_scores(clean)
         self._check_judged(scores)
         self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
@@ -203,10 +203,10 @@ class Calibrator:
     def by_sample(
         self, sample: CleanSample, confirmed: Sequence[str], at_most: float | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Measure what is usual now, score a clean sample by that, and take thresholds.
+        """Measure the current usual values, score a clean sample by them, and set thresholds.
 
         ``confirmed`` are ids of held entries that a reviewer has confirmed as poisoned; here and
-        below. Returns how the entries inside score, by detector.
+        below. Returns the scores of the entries inside, by detector.
         """
         measured, scores = self.scored(sample, confirmed)
         self._check_judged(measured.scores)
@@ -214,8 +214,8 @@ class Calibrator:
         return {name: column[: len(sample.inside)] for name, column in scores.items()}
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
-        """Measure what is usual now, and take thresholds by how a copy has scored the sample."""
-        assert self.sample is not None  # noqa: S101 - which was scored
+        """Measure the current usual values, and set thresholds from scores measured by a copy."""
+        assert self.sample is not None  # noqa: S101 - the copy scored it
         self.measure(self.sample, confirmed)
         self._check_judged(measured.scores)
         self._take(measured.scores, None, measured.n_doubtful, measured.ids)
@@ -223,7 +223,7 @@ class Calibrator:
     def scored(
         self, sample: CleanSample, confirmed: Sequence[str]
     ) -> tuple[Measured, dict[str, NDArray[np.float64]]]:
-        """Measure what is usual now, and return how a clean sample scores, and all its scores."""
+        """Measure the current usual values; return the counting and all scores of a sample."""
         doubtful = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
         if len(sample.outside):
@@ -239,8 +239,8 @@ class Calibrator:
                 if isinstance(detector, DoubtsSample) and detector.name in outside:
                     out |= detector.held_outliers(sample.outside, outside[detector.name])
             doubtful = np.concatenate([doubtful, out])
-        # Asked of inside and outside at once: who has something held, or recalled, must not have it
-        # count as clean.
+        # Inside and outside are tested together: an attacker whose entries were held or recalled
+        # must not have them count as clean.
         held = np.arange(len(sample)) >= len(sample.inside)
         for detector in () if sample.vetted else self._knowledge.detectors:
             if isinstance(detector, StatelessDetector) and detector.name in scores:
@@ -255,9 +255,9 @@ class Calibrator:
         return measured, scores
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
-        """Measure what is usual now, by what is inside of a clean sample.
+        """Measure the current usual values from the entries inside a clean sample.
 
-        Returns what is far from all that is usual, where nobody vouched for it, shape (n_inside,).
+        Returns a mask of outliers, shape (n_inside,); a vetted sample has none.
         """
         detectors = self._knowledge.detectors
         for detector in detectors if confirmed else ():
@@ -279,12 +279,12 @@ class Calibrator:
         scores: Mapping[str, NDArray[np.float64]],
         n_entries: int,
     ) -> NDArray[np.bool_]:
-        """Take thresholds for a source that a person has found to be good.
+        """Set thresholds for a source that a person has found to be good.
 
-        Of the ``n_entries`` that it has brought in all, as many as the accepted rate allows stay
-        held, the most suspicious ones: what was hidden among good ones is not freed. So does what a
-        detector objects to that needs no comparison, such as one of orders. Scores are those of its
-        held entries; returns which of these come free.
+        ``scores`` are those of its held entries, ``n_entries`` the number of all its entries. The
+        most suspicious ones stay held, as many as the accepted rate allows, because poison may hide
+        among good entries. Entries also stay held if a detector without comparisons objects, such
+        as one that finds orders. Returns a mask of the held entries to release.
         """
         objecting = {n: s for n, s in scores.items() if n in self.thresholds}
         objecting = {
@@ -294,7 +294,7 @@ class Calibrator:
         }
         allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
         own = self.by_source.setdefault(source, {})
-        # An order or hidden text means the same in any source.
+        # An order or a hidden text is suspicious in any source.
         comparing = {detector.name for detector in self._knowledge.detectors if learns(detector)}
         for name, column in objecting.items():
             if name not in comparing:
@@ -310,12 +310,12 @@ class Calibrator:
         return free
 
     def leave_out(self, ids: Collection[str]) -> None:
-        """Take entries out of the sample: they have left, or are not what was drawn any more."""
+        """Remove entries from the sample that have left, or were replaced since the draw."""
         if self.sample is not None and ids:
             self.sample = self.sample.without(ids)
 
     def count(self, counted: Counted) -> None:
-        """Count what was decided of a batch, once there is a calibration."""
+        """Count the decisions on a batch, once there is a calibration."""
         if self.calibration is None:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
@@ -326,7 +326,7 @@ class Calibrator:
         unusual = np.zeros(len(counted.ids), dtype=np.bool_)
         if self.support is not None and scores:  # see Support.unusual
             alone = {name: np.full(len(counted.ids), thresholds[name]) for name in scores}
-            # Of an adopted source, none is unusual for what is usual there.
+            # Entries of an adopted source never count as unusual.
             adopted = [source in self.by_source for source in counted.sources]
             unusual = self.support.unusual(scores, alone) & ~np.array(adopted, dtype=np.bool_)
         self.arrivals.note_unusual(counted, unusual)
@@ -334,16 +334,16 @@ class Calibrator:
             logger.warning("%s", question)
 
     def recalled(self, entries: Batch, accused: Mapping[str, Sequence[str]]) -> None:
-        """Take note of entries that were recalled, by id, each with the detectors that accused it.
+        """Record entries that were recalled; ``accused`` has the accusing detectors by id.
 
-        They were part of what thresholds are taken from, and stay so, if nobody vouched for it.
+        Recalled entries of an unvetted sample stay in it.
         """
         self.arrivals.recalled(entries, accused)
         if self.sample is not None and not self.sample.vetted:
             self.sample = self.sample.after_holding(accused.keys())
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything but the policy, as JSON-ready values and arrays."""
+        """Return everything except the policy, as JSON-ready values and arrays."""
         scores = {} if self.calibration is None else self.calibration.scores
         columns: dict[str, Mapping[str, NDArray[Any]]] = {
             "clean": scores,
@@ -362,25 +362,25 @@ class Calibrator:
         values["arrivals"], columns["arrivals"] = self.arrivals.state()
         if self.sample is not None:
             values["sample"], columns["sample"] = self.sample.state()
-            # Scores that never change, of each detector that has them of all of the sample.
+            # Scores that never change, of each detector that has them for the whole sample.
             revisions = list(_revisions(self.sample.inside))
             columns["fixed"] = {
                 name: np.array([known[revision] for revision in revisions], dtype=np.float64)
                 for name, known in self._fixed.items()
                 if known and all(revision in known for revision in revisions)
             }
-        arrays = {f"{what}.{key}": one for what, own in columns.items() for key, one in own.items()}
+        arrays = {f"{part}.{key}": one for part, own in columns.items() for key, one in own.items()}
         if self.calibration is not None:
             arrays["spent"] = self.calibration.spent
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned, once the detectors know what they learned."""
+        """Restore the result of :meth:`state`, after the detectors were restored."""
         self.held_out = {name: arrays[f"held_out.{name}"] for name in values["held_out"]}
         self.thresholds = self._rules()
         if values["calibrated"]:
             clean = {name: arrays[f"clean.{name}"] for name in values["calibrated"]}
-            # Of a guard that goes by what was held out, both are the same, and large.
+            # After a calibration on held-out scores, the two are equal, and large: share them.
             for name in clean.keys() & self.held_out.keys():
                 if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
                     clean[name] = self.held_out[name]
@@ -406,7 +406,7 @@ class Calibrator:
         n_doubtful: int = 0,
         ids: Sequence[str] = (),
     ) -> None:
-        """Take thresholds from scores of clean entries; with ids if they are looked at again."""
+        """Set thresholds from scores of clean entries; with ids if these are scored repeatedly."""
         spent = np.array([i in self._ever_beyond for i in ids], dtype=np.bool_) if ids else None
         clean = {name: rounded_up(column) for name, column in scores.items()}
         calibration = JointCalibration(clean, self._floors, n_doubtful, spent)
@@ -420,12 +420,12 @@ class Calibrator:
                 )
                 self.policy = self.policy.accepting(smallest)
             thresholds = self._calibrated(calibration)
-            # Updates can empty a sample, and prove nothing.
+            # Updates can empty a sample, which says nothing about a detector.
             silent = self.clean.keys() & (self.thresholds.keys() - thresholds.keys())
             if ids and silent:
                 names = ", ".join(name for name in self.clean if name in silent)
                 msg = f"too few entries of the clean sample are left for {names}."
-                raise CalibrationError(msg)  # noqa: TRY301 - with the rate in front
+                raise CalibrationError(msg)  # noqa: TRY301 - the handler adds the rate
         except CalibrationError as error:
             msg = (
                 f"{', '.join(calibration.calibrations)} together, at "
@@ -448,9 +448,9 @@ class Calibrator:
     def _held_out_scores(
         self, fitted: Batch, again: Batch | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Return scores of entries that were held out; of which some, or all, come again."""
+        """Return held-out scores; entries in ``again`` (default: all) will be scored again."""
         detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable and len(fitted)]
-        return {  # one detector may look into what another has learned
+        return {  # a detector may read the knowledge of another one
             detector.name: detector.held_out_scores(fitted, self._seed)
             if learns(detector)
             else self._unchanging(detector, fitted, fitted if again is None else again)
@@ -458,9 +458,9 @@ class Calibrator:
         }
 
     def _unchanging(self, detector: Detector, fitted: Batch, again: Batch) -> NDArray[np.float64]:
-        """Return scores that do not depend on the knowledge base, each taken once if it is again.
+        """Return scores that do not depend on the knowledge base, and remember those of ``again``.
 
-        Those of the others are not remembered: they would take a third of what vectors do.
+        The scores of all entries would take a third of the memory of their vectors.
         """
         known = self._fixed.get(detector.name, {})
         scores = np.full(len(fitted), np.nan)
@@ -469,7 +469,7 @@ class Calibrator:
             if revision in known:
                 scores[row], new[row] = known[revision], False
         if new.any():
-            # Vectors of a whole knowledge base are not copied for it.
+            # Avoids a copy of the vectors of a whole knowledge base.
             unknown = fitted if new.all() else fitted.take(new)
             scores[new] = detector.held_out_scores(unknown, self._seed)
         wanted = set(again.ids)
@@ -507,7 +507,7 @@ class Calibrator:
         )
 
     def _calibrated(self, calibration: JointCalibration) -> dict[str, Thresholds]:
-        """Return thresholds after calibration; none for a detector that judged too few for it."""
+        """Return calibrated thresholds, except for detectors that judged too few entries."""
         detectors = self._knowledge.detectors
         rules = {d.name: d.default_threshold for d in detectors if not d.traits.exchangeable}
         return self.policy.thresholds(rules, calibration)
@@ -519,7 +519,7 @@ def _revisions(entries: Batch) -> Iterator[tuple[str, str]]:
 
 
 def _check_dim(lent: int, dim: int | None) -> None:
-    """Refuse vectors of another length than those that were scored elsewhere, if both are known."""
+    """Refuse vectors whose length differs from that of the lender's, if both are known."""
     if lent and dim and lent != dim:
         msg = (
             f"the calibration that was taken over is of vectors with {lent} dimensions, and those "

@@ -1,4 +1,4 @@
-"""The entries of a knowledge base that stand for what is clean in it."""
+"""The clean sample: entries that represent the clean part of a knowledge base."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch, concatenate
 
-# Of a sample, so many entries should lie beyond the threshold of the accepted rate: the rate that
-# results is then off by a sixth, as a rule. More cost time whenever the sample is scored again.
+# Wanted number of sample entries beyond the threshold of the accepted rate: the actual rate is then
+# typically off by a sixth. More entries cost time whenever the sample is scored again.
 BEYOND = 40
-# With fewer than so many beyond it, a threshold is a matter of chance: a guard that begins with
-# nothing waits for them.
+# With fewer entries beyond it, a threshold is a matter of chance: a guard that begins empty waits
+# until it has as many.
 FEWEST_BEYOND = 10
-# No lineage makes up more than this share of a sample, so that no source says alone what is usual.
+# Largest share of one lineage in a sample, so that no document alone defines the usual values.
 LARGEST_SOURCE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanSample:
-    """Entries that thresholds are taken from, again and again, as the knowledge base grows.
+    """Entries that set the thresholds, scored again as the knowledge base grows.
 
-    What comes in later does not join the sample. How usual it is shows in how the sample scores in
-    its midst; but nobody can walk a threshold up by bringing entries, except by lying near to the
+    Later entries do not join the sample. They affect thresholds only through the scores that the
+    sample has among them: an attacker can raise a threshold only by placing entries near the
     entries of the sample, one by one.
     """
 
-    inside: Batch  # those that the knowledge base holds, with their vectors
-    # Those that it does not hold, and that are scored as if they came now: clean entries of the
-    # user's, and those that were held after all, because nobody had vouched for the sample. These
-    # stay part of it: without its most unusual entries it promises less than what comes, and the
-    # next one less again.
+    inside: Batch  # entries that the knowledge base holds, with their vectors
+    # Entries that it does not hold, scored as if they came now: clean entries of the user, and
+    # entries of an unvetted sample that were held later. Those stay in the sample: without its most
+    # unusual entries, it would promise a lower rate than the actual one, and lower still after the
+    # next calibration.
     outside: Batch
-    vetted: bool  # it was said that the sample is clean
+    vetted: bool  # a person has said that the sample is clean
 
     @classmethod
     def of(cls, batch: Batch, *, vetted: bool) -> Self:
-        """Return a sample of all entries of a batch."""
+        """Return a sample with all entries of a batch."""
         return cls(inside=batch, outside=batch.take([]), vetted=vetted)
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class CleanSample:
         return replace(self, inside=_but(self.inside, ids), outside=_but(self.outside, ids))
 
     def after_holding(self, ids: Collection[str]) -> Self:
-        """Return the sample after some of it was held."""
+        """Return the sample after some of its entries were held."""
         gone = self.inside.take(np.array([i in ids for i in self.inside.ids], dtype=np.bool_))
         if not len(gone):
             return self
@@ -80,7 +80,7 @@ class CleanSample:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the sample that :meth:`state` described."""
+        """Return the sample from the result of :meth:`state`."""
         parts = {
             name: Batch.of(
                 **values[name], embeddings=arrays[name] if arrays[name].shape[1] else None
@@ -91,10 +91,10 @@ class CleanSample:
 
 
 def drawn_rows(lineages: Sequence[str | None], rate: float, seed: int) -> NDArray[np.int64]:
-    """Return which entries are drawn, given the lineages of all; ascending."""
+    """Return the rows of the drawn entries, ascending, given the lineages of all."""
     size = min(len(lineages), full_size(rate))
     order = np.random.default_rng(seed).permutation(len(lineages))
-    if size < len(lineages):  # no lineage may have more than its share of a sample
+    if size < len(lineages):  # limit the share of each lineage
         taken: Counter[str] = Counter()
         for place, row in enumerate(order.tolist()):
             if (lineage := lineages[row]) is not None:
@@ -110,9 +110,9 @@ def _but(batch: Batch, ids: Collection[str]) -> Batch:
 
 
 def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Batch:
-    """Return the latest revision of each entry, in the order of their first; a batch at least.
+    """Return the latest revision of each entry, in order of arrival, from at least one batch.
 
-    ``known`` are the ids of the entries that are wanted; ``None`` for all.
+    ``known`` are the ids of the wanted entries; ``None`` for all.
     """
     seen: set[str] = set()
     parts = []
@@ -128,10 +128,10 @@ def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Ba
 
 
 def first_size(rate: float) -> int:
-    """Return how many entries a guard that began with nothing needs before it calibrates itself."""
+    """Return how many entries a guard that began empty needs before it calibrates itself."""
     return math.ceil(FEWEST_BEYOND / rate)
 
 
 def full_size(rate: float) -> int:
-    """Return how many entries a sample has where there are enough of them."""
+    """Return the size of a sample if there are enough entries."""
     return math.ceil(BEYOND / rate)

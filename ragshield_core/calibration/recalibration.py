@@ -1,4 +1,4 @@
-"""When thresholds are taken: at first, once there is enough; then as the knowledge base grows."""
+"""Schedule of calibrations: at a first size, then whenever the knowledge base has grown."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
 
-# Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
-# few hundredths then, and a rate of one in a hundred stays one.
+# Growth of the knowledge base after which it is calibrated again: neighbours are then nearer by a
+# few hundredths, and a rate of one in a hundred stays one.
 REFRESH_AFTER = 0.1
-# Of what was collected, revisions and entries that have left are dropped once all together are so
-# many times what is known.
+# Old revisions and entries that have left are dropped from the collected entries once these are
+# this multiple of the known entries.
 MOST_COLLECTED = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
 
 class Recalibration:
-    """Decides when thresholds are taken, and from which entries; the calibrator takes them.
+    """Decides when to calibrate, and on which entries; the calibrator sets the thresholds.
 
-    Only a guard that began with nothing takes thresholds from what arrived. Whoever adopts a small
-    store keeps its sample: arrivals that nobody reviewed would set the thresholds otherwise.
+    Only a guard that began empty calibrates on arrivals. A guard that adopted a small store keeps
+    the sample of that store: otherwise, unreviewed arrivals would set the thresholds.
     """
 
     def __init__(self, knowledge: Knowledge, calibrator: Calibrator) -> None:
         self._knowledge, self._calibrator = knowledge, calibrator
-        self.collecting = True  # there are not yet enough entries for thresholds of one's own
+        self.collecting = True  # there are too few entries for thresholds of its own
         # Findings against entries that were admitted while collecting, by id.
         self.pending: dict[str, list[Finding]] = {}
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
-        # The rate that was asked for, where the adopted store was too small for it.
+        # The requested rate, if the adopted store was too small for it.
         self.wanted_rate: float | None = None
 
     @property
     def next_at(self) -> int | None:
-        """Size of the knowledge base at which thresholds are taken next; ``None`` for never."""
+        """Size of the knowledge base at the next calibration; ``None`` if none will follow."""
         if self.collecting:
             return first_size(self._rate)
         calibrated = self._calibrator.calibration is not None
         return self._due if calibrated and self._calibrator.sample is not None else None
 
     def waiting(self) -> dict[str, Skipped]:
-        """Return the detectors that take no part before the calibration, or after it, by name."""
+        """Return the detectors that take no part, before or after the calibration, by name."""
         waiting, known = {}, self._calibrator.clean
         collecting = self.collecting and self._calibrator.borrowed is None
         for detector in self._knowledge.detectors:
@@ -84,7 +84,7 @@ class Recalibration:
         return waiting
 
     def fit(self, batch: Batch) -> None:
-        """Learn a knowledge base that is believed to be clean, and nothing else."""
+        """Learn a knowledge base that is believed to be clean, and forget everything else."""
         self._fit(batch)
         self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
         self._calibrator.hold_out(batch)
@@ -96,7 +96,7 @@ class Recalibration:
         at_most: float | None,
         confirmed: Sequence[str],
     ) -> None:
-        """Take thresholds now; see :meth:`ragshield_core.Guard.calibrate`."""
+        """Calibrate now; see :meth:`ragshield_core.Guard.calibrate`."""
         calibrator = self._calibrator
         collected = self.collecting and bool(self._collected)
         known = bool(calibrator.held_out) or calibrator.sample is not None or collected
@@ -134,7 +134,7 @@ class Recalibration:
             raise CalibrationError(msg) from None
 
     def borrow(self, lender: Calibrator, confirmed: Sequence[str]) -> None:
-        """Go by the calibration of another guard until there are enough entries of one's own."""
+        """Use the calibration of another guard until this guard has enough entries of its own."""
         calibrator = self._calibrator
         if calibrator.calibration is not None and calibrator.borrowed is None:
             msg = (
@@ -146,19 +146,19 @@ class Recalibration:
         self._measure_collected(confirmed)
 
     def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
-        """Learn and calibrate on a knowledge base that nobody has vouched for."""
+        """Learn an unvetted knowledge base, and calibrate on it."""
         calibrator, wanted = self._calibrator, self.wanted_rate or self._rate
         calibrator.policy = calibrator.policy.accepting(wanted)
         self._fit(batch)
         if not calibrator.possible:
-            return  # default thresholds are all there is
+            return  # all thresholds are default ones
         try:
             whole = CleanSample.of(batch, vetted=False)
             scores = calibrator.by_sample(whole, confirmed, at_most)
         except CalibrationError as error:
             logger.warning("not calibrated yet: %s", error)
             calibrator.sample, self.collecting, self._collected = None, True, [batch]
-            return  # wait for more than there was
+            return  # wait for more entries
         watched: set[str] = set()
         for detector in self._knowledge.detectors:
             if detector.name in scores and detector.name in calibrator.thresholds:
@@ -178,11 +178,11 @@ class Recalibration:
         self.wanted_rate = wanted if self._rate > wanted else None
 
     def refresh(self, confirmed: Sequence[str]) -> None:
-        """Take thresholds anew, from the clean sample as it scores now."""
+        """Set thresholds from the current scores of the clean sample."""
         self._calibrator.by_sample(self._sample(), confirmed)
 
     def measured(self, confirmed: Sequence[str]) -> Measured:
-        """Return how the clean sample scores now, for :meth:`take_measured` of another copy."""
+        """Return the sample's current scores, for :meth:`take_measured` of another copy."""
         try:
             return self._calibrator.scored(self._sample(), confirmed)[0]
         except CalibrationError as error:
@@ -191,18 +191,18 @@ class Recalibration:
             return Measured({}, why_not=crash(error))
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
-        """Take thresholds as a copy has measured; they stay as they were if that is impossible."""
+        """Set thresholds from the scores measured by a copy; on failure, they do not change."""
         if measured.why_not:
             self._thresholds_stay(CalibrationError(measured.why_not))
             return
         try:
             self._sample()
             self._calibrator.take_measured(measured, confirmed)
-        except Exception as error:  # noqa: BLE001 - every process stands as this one does
+        except Exception as error:  # noqa: BLE001 - every process fails in the same way
             self._thresholds_stay(error)
 
     def _sample(self) -> CleanSample:
-        """Return the clean sample without what has left."""
+        """Return the clean sample without entries that have left."""
         calibrator = self._calibrator
         if calibrator.sample is None or calibrator.calibration is None:
             msg = "there is nothing to refresh; fit the guard and calibrate it first."
@@ -213,9 +213,9 @@ class Recalibration:
         return left
 
     def note_learned(self, entries: Batch, again: Sequence[str]) -> None:
-        """Take note of entries that were learned just now.
+        """Record entries that were just learned.
 
-        ``again`` are the ids of those that were known before: a new revision is no longer in the
+        ``again`` are the ids among them that were known before: a new revision leaves the
         sample.
         """
         self._calibrator.leave_out(again)
@@ -227,13 +227,13 @@ class Recalibration:
 
     @property
     def due(self) -> bool:
-        """Whether the knowledge base has grown enough for thresholds to be taken, or taken anew."""
+        """Whether the knowledge base has grown enough for the first or next calibration."""
         calibrator, n_known = self._calibrator, len(self._knowledge)
         if self.collecting:
             first, wanted = first_size(self._rate), self._due
             if calibrator.borrowed is None:
                 wanted = max(wanted, first)
-            elif calibrator.calibrated_at < first:  # what is usual is measured on the way
+            elif calibrator.calibrated_at < first:  # usual values are measured on the way
                 wanted = min(wanted, first)
             return bool(self._collected) and n_known >= wanted
         return (
@@ -241,7 +241,7 @@ class Recalibration:
         )
 
     def take_anew(self, confirmed: Sequence[str]) -> None:
-        """Take thresholds if they are due; they stay as they were where that is not possible."""
+        """Calibrate if due; on failure, the thresholds do not change."""
         if not self.due:
             return
         try:
@@ -263,20 +263,20 @@ class Recalibration:
             logger.error("thresholds stay as they were: %s", crash(error))
 
     def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
-        """Remember entries that were held, or recalled; by id, the detectors that accused them."""
-        # Entries without vectors are no sample for detectors that need them.
+        """Remember held or recalled entries; ``accused`` has the accusing detectors by id."""
+        # Entries without vectors cannot serve as a sample for detectors that need vectors.
         if self.collecting and self._knowledge.complete(entries):
             self._held_meanwhile.append(entries)
         self.drop_pending(entries.ids)
         self._knowledge.note_held(entries, accused)
 
     def drop_pending(self, ids: Sequence[str]) -> None:
-        """Drop findings that wait to be reported: the entries were held or judged good."""
+        """Drop unreported findings against entries that were held or judged good."""
         for entry_id in ids:
             self.pending.pop(entry_id, None)
 
     def overdue(self) -> dict[str, list[Finding]]:
-        """Return the findings that the next report has to name, of entries that are still there."""
+        """Return the findings against known entries that the next report must name."""
         return {i: list(found) for i, found in self.pending.items() if i in self._knowledge}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -300,7 +300,7 @@ class Recalibration:
         return values, {f"collected.{key}": array for key, array in arrays.items()}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned, once it is known what was learned."""
+        """Restore the result of :meth:`state`, after the knowledge was restored."""
         self.collecting = values["collecting"]
         self.wanted_rate = values["wanted_rate"]
         self.pending = {
@@ -314,7 +314,7 @@ class Recalibration:
 
     @property
     def _standing(self) -> Batch:
-        """What was collected and is still there, each entry in its latest revision."""
+        """Collected entries that are still known, each in its latest revision."""
         return latest([NOTHING, *self._collected], self._knowledge.known)
 
     @property
@@ -323,7 +323,7 @@ class Recalibration:
 
     @property
     def _due(self) -> int:
-        """Size of the knowledge base at which thresholds are taken anew."""
+        """Size of the knowledge base at which to calibrate again."""
         size = self._calibrator.calibrated_at
         return size + math.ceil(size * REFRESH_AFTER - 1e-9)
 
@@ -337,12 +337,12 @@ class Recalibration:
         self.wanted_rate, self.pending = None, {}
 
     def _measure_collected(self, confirmed: Sequence[str]) -> None:
-        """Measure what is usual in what has come so far; thresholds are those of another guard."""
+        """Measure the usual values of the collected entries; thresholds stay borrowed."""
         self._calibrator.measure(CleanSample.of(self._standing, vetted=False), confirmed)
         self._calibrator.calibrated_at = len(self._knowledge)
 
     def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
-        """Calibrate for the first time what began with nothing, and judge again what came in."""
+        """Calibrate a guard that began empty for the first time, and judge its entries again."""
         calibrator = self._calibrator
         collected = self._standing
         held = latest([NOTHING, *self._held_meanwhile])
@@ -354,9 +354,9 @@ class Recalibration:
             scores = calibrator.by_sample(sample, confirmed, at_most)
         except CalibrationError:
             calibrator.sample, self.collecting, self._collected = None, True, [collected]
-            raise  # wait for more than there was
+            raise  # wait for more entries
         finally:
-            if len(held):  # by no thresholds of its own: each detector looks at all of them
+            if len(held):  # held without thresholds of its own: every detector remembers them
                 names = [detector.name for detector in self._knowledge.detectors]
                 self.note_held(held, dict.fromkeys(held.ids, names))
         self._judge_again(sample.inside, scores)
@@ -368,8 +368,8 @@ class Recalibration:
             if detector.name not in scores or detector.name not in thresholds:
                 continue
             threshold, mine = thresholds[detector.name].recall, scores[detector.name]
-            # What is poisoned has a part in how the sample scores: what is far off all that is
-            # usual is named whatever the threshold is.
+            # Poisoned entries influence the scores of the sample: outliers are therefore named
+            # at any threshold.
             high, explain = mine > threshold, detector.explain
             if isinstance(detector, DoubtsSample):
                 high |= detector.outliers(entries)
