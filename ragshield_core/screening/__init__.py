@@ -1,1 +1,1 @@
-"""Detectors at work on a batch, and what they have learned of the knowledge base."""
+"""Screening of a batch by detectors, and their knowledge of the knowledge base."""

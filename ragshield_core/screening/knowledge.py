@@ -1,4 +1,4 @@
-"""Which entries a guard knows, and what all its detectors have learned of them."""
+"""The entries that a guard knows, and its detectors, which learn them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # Bytes of a fingerprint, see Entry.fingerprint.
 PRINT = 16
 PRINTS = np.dtype(f"V{PRINT}")
-# In front of the names of the arrays of a saved state.
+# Prefix of the names of the arrays of a saved state.
 SAVED = "known."
 
 
 class Revisions(Labels):
-    """The entries that are known, by id, in the order in which they came.
+    """The known entries, by id, in order of arrival.
 
     Examples
     --------
@@ -46,16 +46,16 @@ class Revisions(Labels):
         return iter(self.ids)
 
     def labels_of(self, ids: Sequence[str]) -> list[str | None]:
-        """Return the labels of entries that are known."""
+        """Return the labels of known entries."""
         names = [*self.names, None]
         return [names[code] for code in self.codes_of(ids).tolist()]
 
     def prints_of(self, ids: Sequence[str]) -> list[str]:
-        """Return the fingerprints of entries that are known."""
+        """Return the fingerprints of known entries."""
         return [one.tobytes().hex() for one in self.columns["print"][self.slots_of(ids)]]
 
     def know(self, ids: Sequence[str], labels: Sequence[str | None], prints: Sequence[str]) -> None:
-        """Know entries, or others than before under the same ids."""
+        """Add entries, or replace the revisions under their ids."""
         whole = b"".join(map(bytes.fromhex, prints))
         rows = self.put(ids, labels)
         self.columns["print"][rows] = np.frombuffer(whole, dtype=PRINTS)
@@ -68,7 +68,7 @@ class Revisions(Labels):
         return {"known_labels": list(self.names)}, named
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the result of :meth:`state`."""
         ids = known_ids(arrays)
         own = part_of(arrays, SAVED)
         if own["prints"].shape != (len(ids), PRINT):
@@ -85,22 +85,22 @@ def known_ids(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
 
 
 class Knowledge:
-    """The detectors of a guard, and which entries they have learned."""
+    """The detectors of a guard, and the entries that they have learned."""
 
     def __init__(self, detectors: Sequence[Detector]) -> None:
         self.detectors = tuple(detectors)
-        # Who lends its index learns first, so that those who borrow it find there what they learn.
+        # The owner of the index learns first, so that its borrowers find the new entries there.
         self.learners = sorted(self.detectors, key=lambda d: not isinstance(d, IndexOwner))
         if isinstance(lender := self.learners[0], IndexOwner):
             for detector in self.learners[1:]:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self.known = Revisions()
-        self.dim: int | None = None  # of vectors, 0 without any; none before anything was learned
-        # By id, the fingerprint of the revision that people have confirmed as poisoned and that
-        # detectors were told of since they were fitted.
+        self.dim: int | None = None  # length of vectors, 0 without vectors; None before learning
+        # By id, the fingerprint of the revision that people have confirmed as poisoned, if the
+        # detectors were told since they were fitted.
         self.confirmed: dict[str, str] = {}
-        self.missed: dict[str, str] = {}  # by detector, what it failed to take note of, and how
+        self.missed: dict[str, str] = {}  # by detector, the last call that failed, and its error
 
     def __len__(self) -> int:
         return len(self.known)
@@ -109,11 +109,11 @@ class Knowledge:
         return entry_id in self.known
 
     def among(self, ids: Iterable[str]) -> list[str]:
-        """Return which of the ids are known, each once."""
+        """Return the known ids among these, each once."""
         return self.known.among(ids)
 
     def fit(self, batch: Batch) -> None:
-        """Learn a knowledge base and nothing else."""
+        """Learn a knowledge base, and forget everything else."""
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
         self._forget_all()
@@ -122,21 +122,21 @@ class Knowledge:
             detector.fit(batch)
 
     def _forget_all(self) -> None:
-        """Know nothing."""
+        """Forget all entries."""
         self.known = Revisions()
         self.confirmed = {}
         for detector in self.learners:
             detector.reset()
 
     def learn(self, entries: Batch) -> None:
-        """Learn entries that have come."""
+        """Learn new entries."""
         self.check_learnable(entries)
         self._tell(self.learners, "learn", entries)
         self.known.know(entries.ids, entries.labels, entries.fingerprints())
         self.dim = entries.dim
 
     def forget(self, entries: Batch) -> None:
-        """Forget entries that have left, as far as they are known, under the labels learned."""
+        """Forget known entries that have left, under the labels with which they were learned."""
         there = set(self.known.among(entries.ids))
         known = entries.take(np.array([i in there for i in entries.ids], dtype=np.bool_))
         if not len(known):
@@ -147,10 +147,10 @@ class Knowledge:
         self.known.drop(known.ids)
 
     def remembered(self, ids: Sequence[str]) -> Batch:
-        """Return what is left of entries that no store has any more, to forget them by.
+        """Return entries that no store has any more, as far as remembered, to forget them.
 
-        That is their labels, and their vectors where a detector keeps them in memory. Texts are
-        gone: detectors that count words or phrases keep theirs.
+        They have their labels, and their vectors if a detector keeps them in memory. Their texts
+        are lost: detectors that count words or phrases keep these counts.
         """
         known = self.among(ids)
         lender = self.learners[0]
@@ -165,9 +165,9 @@ class Knowledge:
         )
 
     def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
-        """Have each detector remember the held entries that it accused itself.
+        """Let each detector remember the held entries that it accused itself.
 
-        Else a flood of texts that another detector holds would make ordinary words and topics
+        Otherwise, a flood of texts held by another detector would make ordinary words and topics
         suspicious. Some entries may have no vectors; ``accused`` has the detectors by id.
         """
         for detector in self._grouping:
@@ -178,10 +178,10 @@ class Knowledge:
                 self._tell([detector], "remember_held", entries.take(own))
 
     def note_confirmed(self, entries: Batch | None, taken_back: Collection[str] = ()) -> None:
-        """Have every group detector remember what a person has confirmed, whoever accused it.
+        """Let every group detector remember confirmed entries, also if another one accused them.
 
-        All have vectors, or none. Detectors hear of those that are no longer confirmed again if
-        these are.
+        Either all entries have vectors, or none. Detectors are told again of an id that was taken
+        back if it is confirmed again.
         """
         for entry_id in taken_back:
             self.confirmed.pop(entry_id, None)
@@ -198,11 +198,11 @@ class Knowledge:
         self._tell(self._grouping, "forget_held", ids)
 
     def trust(self, ids: Sequence[str]) -> None:
-        """Leave entries alone from now on: a person has judged them good."""
+        """Stop accusing entries that a person has judged good."""
         self._tell(self._grouping, "trust", ids)
 
     def complete(self, entries: Batch) -> bool:
-        """Return whether entries have the vectors that some detector needs."""
+        """Return whether entries have vectors, if a detector needs them."""
         return bool(entries.dim) or not any(Need.EMBEDDING in d.needs for d in self.detectors)
 
     def check_learnable(self, entries: Batch) -> None:
@@ -211,7 +211,7 @@ class Knowledge:
         self.check_dim(entries)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse vectors of another dimension than those that are known."""
+        """Refuse vectors whose dimension differs from that of the known ones."""
         if batch.dim and self.dim and batch.dim != self.dim:
             msg = (
                 f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
@@ -228,16 +228,16 @@ class Knowledge:
             )
             raise InvalidBatchError(msg)
 
-    def _tell(self, detectors: Iterable[Detector], what: str, of: Batch | Sequence[str]) -> None:
-        """Have detectors take note; what the first that fails raises says so, and can be repeated.
+    def _tell(self, detectors: Iterable[Detector], method: str, of: Batch | Sequence[str]) -> None:
+        """Call a method of detectors; on the first failure, add a note that it can be repeated.
 
-        Detectors bear to be told twice.
+        Detectors accept the same call twice.
         """
         for detector in detectors:
             try:
-                getattr(detector, what)(of)
+                getattr(detector, method)(of)
             except Exception as error:
-                reason = f"could not {what} {len(of)} entries: {crash(error)}"
+                reason = f"could not {method} {len(of)} entries: {crash(error)}"
                 logger.error("%s %s", detector.name, reason)  # noqa: TRY400
                 self.missed[detector.name] = reason
                 error.add_note(
