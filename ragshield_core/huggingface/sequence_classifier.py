@@ -9,38 +9,38 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-# What models call the label of an injection, in small letters with blanks.
+# Names that models give to the label of an injection, in lower case with spaces.
 INJECTION = frozenset({"injection", "prompt injection", "jailbreak", "malicious"})
-# Of two labels that nobody named, the second is that of what a model was trained to find.
+# Two labels without names: the second is the class that the model was trained to find.
 UNNAMED = ("label 0", "label 1")
-# Tokens of a window, where a model could take more: attention costs their square.
+# Tokens of a window, even if a model takes more: attention costs their square.
 MAX_WINDOW = 512
 DIGEST_LENGTH = 12
 
 
 class SequenceClassifier:
-    """A model that says how likely each text is an injection; a ``classifier=`` to give.
+    """A model that gives each text the probability of an injection; pass it as ``classifier=``.
 
-    A text longer than the model's input is read in windows of tokens that overlap, and has the
-    highest probability of them: what stands at its end counts like what stands at its start.
-    Tokens that mean something to the model, such as ``[SEP]``, are letters where a text holds them.
+    A text longer than the model's input is read in overlapping windows of tokens, and gets their
+    highest probability: its end counts as much as its start. The tokenizer reads the model's
+    special tokens in a text, such as ``[SEP]``, as plain letters.
 
     Parameters
     ----------
     model
-        Of the Hugging Face hub, such as ``"meta-llama/Llama-Prompt-Guard-2-86M"``, or a folder.
-        Only weights in safetensors are read, and code that comes with a model is never run.
+        Name on the Hugging Face hub, such as ``"meta-llama/Llama-Prompt-Guard-2-86M"``, or a
+        folder. Only weights in safetensors are read, and the model's own code is never run.
     label
-        Name or number of the label that means an injection. May be left out where one label alone
-        is called injection, jailbreak or malicious, or where there are ``LABEL_0`` and ``LABEL_1``.
+        Name or number of the label that means an injection. Optional if exactly one label is
+        called injection, jailbreak or malicious, or if the labels are ``LABEL_0`` and ``LABEL_1``.
     device
-        As PyTorch calls it.
+        Name of the device in PyTorch.
     batch_size
         Windows that the model reads at once.
     local_files_only
-        Whether to look only at what lies on disk.
+        Whether to read only files on disk.
     revision
-        Of a model of the hub: a commit, for weights that nobody can exchange.
+        Commit of a model on the hub, so that nobody can exchange the weights.
 
     Raises
     ------
@@ -49,16 +49,16 @@ class SequenceClassifier:
     OSError
         If the model is not found, or has no weights in safetensors.
     ValueError
-        If the model does not classify, or it cannot be told which label means an injection.
+        If the model does not classify, or the label that means an injection is unclear.
 
     Notes
     -----
-    Computed in float32; how texts are put together in batches changes a probability by no more
-    than rounding. Probabilities are a sigmoid's where a model has one label or labels that do not
-    exclude each other, and else a softmax's.
+    Computed in float32; the grouping of texts into batches changes a probability by no more than
+    rounding. Probabilities come from a sigmoid if the model has one label or labels that do not
+    exclude each other, otherwise from a softmax.
 
-    A guard that is saved does not hold the model. It holds :attr:`name`, and a guard that is
-    loaded with other weights or another label is refused.
+    A saved guard does not contain the model. It contains :attr:`name`, and cannot be loaded with
+    other weights or another label.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class SequenceClassifier:
             tokenizer.model_max_length,
             getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
         )
-        # Tokens of a window, special ones included, and those in common with the one before.
+        # Tokens of a window, including special ones, and the tokens shared with the one before.
         self.window = min(MAX_WINDOW, taken)
         self.overlap = (self.window - tokenizer.num_special_tokens_to_add(pair=False)) // 4
 
@@ -131,7 +131,7 @@ class SequenceClassifier:
     def name(self) -> str:
         """The last part of the model's name, a digest of its weights, and the label.
 
-        Weights count, not where they lie: in another folder of the same name it is the same model.
+        The weights count, not their place: in another folder of the same name, the name is equal.
         """
         weights = sorted(
             hashlib.sha256(one.detach().cpu().contiguous().numpy().data).digest()
@@ -161,7 +161,7 @@ class SequenceClassifier:
         inputs = {key: encoded[key] for key in self._tokenizer.model_input_names if key in encoded}
         lengths = [len(ids) for ids in inputs["input_ids"]]
         highest = [0.0] * len(texts)
-        # Windows of like length together: little is padded.
+        # Windows of similar length form a batch, so that little is padded.
         order = sorted((at for at, n in enumerate(lengths) if n), key=lengths.__getitem__)
         for start in range(0, len(order), self.batch_size):
             rows = order[start : start + self.batch_size]
