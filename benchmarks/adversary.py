@@ -1,12 +1,12 @@
-"""Attacks by how they arrive: what the guard holds or recalls by the end of the day.
+"""Shares of attacks that the guard holds or recalls by the end of the day, by order of arrival.
 
-    python benchmarks/adversary.py            # what is stale, writes its result
-    python benchmarks/adversary.py --quick    # small, writes nothing; fails beyond the goals
-    python benchmarks/adversary.py --only raw flips   # some parts, others as before
+    python benchmarks/adversary.py            # stale parts, writes its result
+    python benchmarks/adversary.py --quick    # small, writes nothing; fails if a goal is missed
+    python benchmarks/adversary.py --only raw flips   # these parts, the others stay
 
 The default guard at 1 %, adopted on a knowledge base that has passages on the attacked questions.
-Each attack on 50 questions. Forms of texts: "published" as PoisonedRAG's file has them, "natural"
-as people write them (`natural.py`). Phrases, gibberish and rewordings are our own; everything else
+Each attack targets 50 questions. Forms of texts: "published" as in PoisonedRAG's file, "natural" as
+people write them (`natural.py`). Phrases, gibberish and rewordings are our own; everything else
 comes from `RAGSHIELD_DATA`.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream per core
 
 import numpy as np
 from corpora import from_source, load, read_rows
@@ -47,7 +47,7 @@ FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}
 LATER, CARRIERS, NEW_SOURCE = 200, 20, 300
 SECONDS = 58  # 250 texts in all arrivals, on one core
-SLACK = 0.15  # of a quick run: ten questions
+SLACK = 0.15  # tolerance of a quick run, which has ten questions
 
 HEAD = f"""# Attacks, by how they arrive
 
@@ -69,12 +69,12 @@ def questions(n: int = QUESTIONS) -> list[str]:
 
 
 def attack_of(texts: Sequence[str], groups: Sequence[str], vectors: np.ndarray | None) -> Batch:
-    """Return attack texts in the order of their questions, each a document of no named source.
+    """Return attack texts in the order of their questions, each its own document, without source.
 
     Parameters
     ----------
     texts, groups
-        A text, and the question that it is about.
+        Each text, and the question that it is about.
     vectors
         ``None`` to embed the texts.
     """
@@ -138,7 +138,7 @@ def orders(k: int, n: int = QUESTIONS) -> Batch:
 
 
 def unseen_orders() -> Batch:
-    """Return orders in several languages by an author who did not know the rules."""
+    """Return orders in several languages, by an author without knowledge of the rules."""
     texts = written("attacks_test").texts
     texts = tuple(texts[row] for row in range(0, len(texts), len(texts) // QUESTIONS))
     return attack_of(texts, [f"order {number}" for number in range(len(texts))], None)
@@ -152,7 +152,7 @@ def gibberish(k: int, n: int = QUESTIONS) -> Batch:
 
 
 def with_phrase(phrase: str, hosts: Batch) -> Batch:
-    """Return entries with a phrase at a random border of their sentences."""
+    """Return entries with a phrase between two of their sentences, at random."""
     rng = np.random.default_rng(len(phrase))
     texts = []
     for text in hosts.texts:
@@ -167,7 +167,7 @@ def with_phrase(phrase: str, hosts: Batch) -> Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A knowledge base, and further clean entries of the same source."""
+    """A knowledge base, and more clean entries of the same source."""
 
     name: str
     known: Batch
@@ -214,7 +214,7 @@ def mixed(batch: Batch, seed: int = 0) -> Batch:
 
 
 def fifties(batch: Batch) -> Batches:
-    """Return the attack shuffled, in fifties."""
+    """Return the shuffled attack in batches of fifty."""
     return chunks(mixed(batch), 50)
 
 
@@ -239,10 +239,10 @@ def updates(batch: Batch, there: Base) -> Batches:
 
 
 def into_nothing(batch: Batch, there: Base) -> Batches:
-    """Return the attack among the first thousand entries of an empty store, and some after it.
+    """Return the attack among the first thousand entries of an empty store, then some more entries.
 
-    A guard that begins with nothing takes its first thresholds from a thousand entries, and judges
-    those by them when more come.
+    A guard on an empty store takes its first thresholds from a thousand entries, and judges these
+    entries when more arrive.
     """
     clean = there.known.take(range(1_000 - len(batch)))
     later = there.fresh.take(range(LATER))
@@ -251,12 +251,12 @@ def into_nothing(batch: Batch, there: Base) -> Batches:
 
 
 def while_open(batch: Batch, there: Base) -> Batches:
-    """Return the attack right after a big clean new source, and under its name."""
+    """Return a large clean new source, then the attack under its name."""
     return [*chunks(there.foreign, 100), *fifties(from_source(batch, "docs.example"))]
 
 
 def many_sources(batch: Batch) -> Batch:
-    """Return the entries with a source each."""
+    """Return the entries, each with its own source."""
     return from_source(batch, [f"source {number}.example" for number in range(len(batch))])
 
 
@@ -278,7 +278,7 @@ ARRIVALS: dict[str, Callable[[Batch, Base], Batches]] = {
 }
 MIXED = "1:3 among clean ones"
 FROM_NOTHING = "in the first thousand of an empty store"
-DRIPPED = "1:20 among clean ones"  # measured where the attack is small
+DRIPPED = "1:20 among clean ones"  # measured for small attacks only
 DRIPPING: dict[str, Callable[[Batch, Base], Batches]] = {
     DRIPPED: lambda a, there: among(a, there, 20)
 }
@@ -290,11 +290,11 @@ QUICK = ("one batch of nothing else", "fifties, shuffled", MIXED, "under a new s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The least share of an attack to be held in any arrival, and how far apart they may be."""
+    """The least share of an attack to hold in every arrival, and the largest allowed spread."""
 
     least: float
-    in_one: dict[str, float] = field(default_factory=dict)  # the least in some arrivals
-    apart: float | None = None  # below what the mixed arrival has held
+    in_one: dict[str, float] = field(default_factory=dict)  # the least share in one arrival
+    apart: float | None = None  # largest drop below the mixed arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,12 +302,12 @@ class Column:
     """An attack in one form and size, and its goal by knowledge base."""
 
     title: str
-    make: Callable[[Base], list[Batch]]  # several where they come on different days
+    make: Callable[[Base], list[Batch]]  # several batches if they come on different days
     goals: dict[str, Goal]
 
 
 def column(title: str, make: Callable[[], Batch], **goals: Goal) -> Column:
-    """Return a column of an attack that is the same against every knowledge base."""
+    """Return a column whose attack is the same against every knowledge base."""
     return Column(title=title, make=lambda _: [make()], goals=goals)
 
 
@@ -317,7 +317,7 @@ def both(web: float, wikipedia: float, apart: float | None = None) -> dict[str, 
 
 
 def black_box(form: str) -> list[Column]:
-    """Return the columns of texts with the question in front, from fives to singles."""
+    """Return the columns of texts with the question in front, from five per question to one."""
 
     def made(k: int) -> Batch:
         return published("text_blackbox", k) if form == "published" else in_form(form, k)
@@ -329,7 +329,7 @@ def black_box(form: str) -> list[Column]:
 
 
 def planted() -> list[Column]:
-    """Return the columns of phrases, each in entries of the corpus that the guard does not know."""
+    """Return the columns of phrases, each planted in entries that the guard does not know."""
 
     def carriers(there: Base) -> list[Batch]:
         hosts = there.fresh.take(range(len(there.fresh) - CARRIERS, len(there.fresh)))
@@ -373,7 +373,7 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[Column]]]] = {
 
 
 def quick_columns() -> list[Column]:
-    """Return a few columns, the first of ten questions, whose texts are embedded here."""
+    """Return a few columns; the first has ten questions, whose texts are embedded here."""
     return [
         column("natural, 5", lambda: in_form("natural", 5, 10), web=Goal(least=0.97)),
         column("raw, 5", lambda: published("text", 5, 30), web=Goal(least=0.75, apart=0.05)),
@@ -382,13 +382,13 @@ def quick_columns() -> list[Column]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Shares held of an attack and of the clean entries around it."""
+    """Shares of an attack, and of the clean entries around it, that were held."""
 
     attack: float
     clean: float | None
 
     def __str__(self) -> str:
-        """Return both."""
+        """Return both shares."""
         return f"{self.attack:.3f}" + ("" if self.clean is None else f" / {self.clean:.3f}")
 
 
@@ -401,7 +401,7 @@ def adopted(name: str, known: int, folder: str) -> None:
 
 
 def cells(family: str, number: int, name: str, known: int, folder: str) -> dict[str, Cell]:
-    """Return what becomes of one column against a knowledge base, by arrival."""
+    """Return the outcome of one column against a knowledge base, by arrival."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     there = base(name, known)
     chosen = quick_columns() if family == "quick" else FAMILIES[family][1]()
@@ -419,7 +419,7 @@ def cells(family: str, number: int, name: str, known: int, folder: str) -> dict[
 
 
 def outcome(arrival: str, attack: Batch, there: Base, saved: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return which texts of an attack are held or recalled, and which of the clean ones."""
+    """Return masks of the attack texts and of the clean entries that are held or recalled."""
     parts = (ARRIVALS | DRIPPING)[arrival](attack, there)
     nothing = arrival == FROM_NOTHING
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")) if nothing else opened(saved)
@@ -431,7 +431,7 @@ def outcome(arrival: str, attack: Batch, there: Base, saved: Path) -> tuple[np.n
 def table(
     family: str, found: dict[tuple[str, int], dict[str, Cell]]
 ) -> tuple[list[str], list[str]]:
-    """Return the table of a family, and its goals that are broken."""
+    """Return the table of a family, and its missed goals."""
     quick = family == "quick"
     title = "A few of all" if quick else FAMILIES[family][0]
     columns = quick_columns() if quick else FAMILIES[family][1]()
@@ -456,7 +456,7 @@ def table(
 
 
 def missed(what: str, goal: Goal, by_arrival: dict[str, Cell], quick: bool) -> list[str]:  # noqa: FBT001
-    """Return which parts of a goal are missed."""
+    """Return a line for each missed part of a goal."""
     slack = SLACK if quick else 0.0
     worst = min(by_arrival, key=lambda arrival: by_arrival[arrival].attack)
     level, others = by_arrival[worst].attack, by_arrival[MIXED].attack
@@ -483,19 +483,19 @@ LABEL_DETECTORS: dict[str, Callable[[], Detector]] = {
 }
 LEAST_F1 = {("sms_spam", "centroids"): 0.70, ("sms_spam", "label model"): 0.95}
 LEAST_F1[("enron1_spam", "label model")] = 0.95
-MOST_APART = 0.03  # recall by share of flipped labels
+MOST_APART = 0.03  # largest spread of recall over the shares of flipped labels
 
 
-def flips(corpus: str, who: str, arrivals: Sequence[str], shares: Sequence[float]) -> list[str]:
-    """Return lines about flipped labels, and below them which goals are missed."""
+def flips(corpus: str, kind: str, arrivals: Sequence[str], shares: Sequence[float]) -> list[str]:
+    """Return lines about flipped labels, followed by the missed goals."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     messages = mixed(load(corpus))
     half = len(messages) // 2
     known, new = messages.take(range(half)), messages.take(range(half, half + FLIPS_N))
     quarantine = Quarantine("sqlite://")
-    if who in LABEL_DETECTORS:
+    if kind in LABEL_DETECTORS:
         policy = Policy(quarantine_at=FPR)
-        guard = Guard([LABEL_DETECTORS[who]()], policy=policy, quarantine=quarantine)
+        guard = Guard([LABEL_DETECTORS[kind]()], policy=policy, quarantine=quarantine)
     else:
         guard = Guard.default(FPR, quarantine=quarantine)
     guard.fit(known).calibrate()
@@ -511,22 +511,22 @@ def flips(corpus: str, who: str, arrivals: Sequence[str], shares: Sequence[float
     lines = []
     for (arrival, share), of in rates.items():
         shown = " | ".join(f"{figure:.3f}" for figure in (of.precision, of.recall, of.f1, of.fpr))
-        lines.append(f"| {corpus} | {who} | {arrival} | {share:.0%} | {shown} |")
-    return lines + flips_missed(corpus, who, rates)
+        lines.append(f"| {corpus} | {kind} | {arrival} | {share:.0%} | {shown} |")
+    return lines + flips_missed(corpus, kind, rates)
 
 
 def flips_missed(
-    corpus: str, who: str, rates: dict[tuple[str, float], DetectionRates]
+    corpus: str, kind: str, rates: dict[tuple[str, float], DetectionRates]
 ) -> list[str]:
-    """Return which goals of flipped labels are missed."""
+    """Return a line for each missed goal of flipped labels."""
     recalls = [of.recall for of in rates.values()]
     lines = []
     if max(recalls) - min(recalls) > MOST_APART:
-        lines.append(f"- {corpus}, {who}: recall {min(recalls):.3f} to {max(recalls):.3f}")
-    least = LEAST_F1.get((corpus, who), 0.0)
+        lines.append(f"- {corpus}, {kind}: recall {min(recalls):.3f} to {max(recalls):.3f}")
+    least = LEAST_F1.get((corpus, kind), 0.0)
     f1 = min((of.f1 for (_, share), of in rates.items() if share == 0.4), default=1.0)  # noqa: PLR2004
     if f1 < least:
-        lines.append(f"- {corpus}, {who}: F1 {f1:.3f} at 40 %, ≥ {least}")
+        lines.append(f"- {corpus}, {kind}: F1 {f1:.3f} at 40 %, ≥ {least}")
     return lines
 
 
@@ -541,12 +541,12 @@ A random half of the corpus is known; of the next {FLIPS_N} entries a share has 
 
 
 def all_flips(pool: ProcessPoolExecutor) -> tuple[list[str], list[str]]:
-    """Return the table of flipped labels, and its goals that are broken."""
+    """Return the table of flipped labels, and its missed goals."""
     names = [*LABEL_DETECTORS, "default guard"]
     jobs = [
-        pool.submit(flips, corpus, who, [a for a in FLIP_ARRIVALS if full(who, a)], FLIPPED)
+        pool.submit(flips, corpus, kind, [a for a in FLIP_ARRIVALS if full(kind, a)], FLIPPED)
         for corpus in ("sms_spam", "enron1_spam")
-        for who in names
+        for kind in names
     ]
     found = [line for job in track(jobs, "flips") for line in job.result()]
     broken = [line for line in found if line.startswith("- ")]
@@ -554,15 +554,15 @@ def all_flips(pool: ProcessPoolExecutor) -> tuple[list[str], list[str]]:
     return [FLIPS_HEAD, *rows, "\nGoals that are not met:\n", *(broken or ["- none"])], broken
 
 
-def full(who: str, arrival: str) -> bool:
-    """Return whether a guard is measured in an arrival: but for centroids, singles take long."""
-    return who == "centroids" or arrival != "one by one"
+def full(kind: str, arrival: str) -> bool:
+    """Return whether a guard is measured in an arrival: singles are slow, except for centroids."""
+    return kind == "centroids" or arrival != "one by one"
 
 
 def attacked(
     family: str, pool: ProcessPoolExecutor, known: int, folder: str
 ) -> tuple[list[str], list[str]]:
-    """Return the table of an attack, and its goals that are broken."""
+    """Return the table of an attack, and its missed goals."""
     quick = family == "quick"
     columns = quick_columns() if quick else FAMILIES[family][1]()
     names = ("web",) if quick else tuple(BASES)

@@ -1,10 +1,10 @@
-"""What an audit and a screening for groups cost, against a bare FAISS search of the same vectors.
+"""Cost of an audit and a screening for groups, against a bare FAISS search of the same vectors.
 
     python benchmarks/audit_speed.py            # writes benchmarks/results/audit_speed.md
     python benchmarks/audit_speed.py --quick    # small sizes, writes nothing
-    python benchmarks/audit_speed.py --screen 1000000   # 100 new against so many, prints JSON
+    python benchmarks/audit_speed.py --screen 1000000   # 100 new against this many, prints JSON
 
-Each size runs in a process of its own, so that peak memory is its own (on Linux). Search and audits
+Each size runs in its own process, so that its peak memory can be read (on Linux). Search and audits
 alternate.
 """
 
@@ -54,14 +54,14 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def bare_search(batch: Batch) -> None:
-    """Search ten neighbours and itself of every entry, as the reference rule needs them."""
+    """Search eleven neighbours of every entry, itself included, as the reference rule needs."""
     index = faiss.IndexFlatIP(batch.dim)
     index.add(batch.embeddings)
     index.search(batch.embeddings, 11)
 
 
 def audit_ratios(n: int, rounds: int) -> list[str]:
-    """Return rows of times against the bare search, on real passages."""
+    """Return rows of times relative to the bare search, on real passages."""
     corpus = load("wiki_passages", lineage="title").take(range(n))
     bare = Batch.of(ids=corpus.ids, texts=[""] * len(corpus), embeddings=corpus.embeddings)
     passes: dict[str, Callable[[], object]] = {
@@ -85,7 +85,7 @@ def audit_ratios(n: int, rounds: int) -> list[str]:
 
 
 def screening(n: int, rounds: int) -> str:
-    """Return how long 100 new entries take against n."""
+    """Return the time of screening 100 new entries against n."""
     corpus = load("wiki_passages", lineage="title")
     known, new = corpus.take(range(n)), corpus.take(range(n, n + 100))
     detector = CliqueDetector().fit(known)
@@ -97,7 +97,7 @@ def screening(n: int, rounds: int) -> str:
 
 
 def clones(n: int) -> str:
-    """Return how long an audit of n clones of one text takes, by both rules."""
+    """Return the time of auditing n clones of one text, by both rules."""
     corpus = load("wiki_passages", lineage="title").take(range(1000))
     one = corpus.take([0])
     batch = Batch.of(
@@ -117,7 +117,7 @@ def one_size(n: int) -> dict[str, float]:
     """Audit n synthetic vectors in this process."""
     batch = synthetic(n)
     taken = seconds(lambda: CliqueDetector().audit(batch))
-    # Of this process alone: ru_maxrss starts at what the parent had.
+    # VmHWM counts this process alone; ru_maxrss starts at the peak of the parent.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
     return {"n": n, "seconds": taken, "peak": peak, "vectors": batch.embeddings.nbytes}
@@ -140,14 +140,14 @@ def screen_large(n: int, rounds: int = 10) -> dict[str, float]:
 
 
 def in_a_process(option: str, n: int) -> dict[str, float]:
-    """Return what this script measures in a process of its own."""
+    """Return the figures that this script measures in a new process."""
     command = [sys.executable, __file__, option, str(n)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     return dict(json.loads(done.stdout))
 
 
 def large(n: int) -> str:
-    """Return how long 100 new entries take against n synthetic ones."""
+    """Return the time of screening 100 new entries against n synthetic ones."""
     run = in_a_process("--screen", n)
     return (
         f"\nScreening 100 new vectors against {n:,} synthetic ones, approximate index: "
@@ -201,7 +201,7 @@ def main() -> None:
     first, last = runs[0], runs[-1]
     exponent = math.log(last["seconds"] / first["seconds"]) / math.log(last["n"] / first["n"])
     lines.append(f"\nTime grows with the size to the power of {exponent:.2f}.")
-    print("\n".join(lines))  # the last figure takes as long as building an index of a million
+    print("\n".join(lines))  # before the last figure: it builds an index of a million entries
     lines.append(large(20_000 if arguments.quick else 1_000_000))
     table = "\n".join(lines) + "\n"
     print(table)

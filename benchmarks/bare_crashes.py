@@ -1,4 +1,4 @@
-"""What stores lose by themselves when the process that writes them is killed: no guard, no help."""
+"""Losses of unguarded stores when the process that writes them is killed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from crash_stores import latest, save
 from crashes import CONTEXT
 
 BARE = ("FAISS folder", "LlamaIndex in a folder", "Chroma", "LlamaIndex on Chroma")
-AT_ONCE = 50  # documents of a call
-LONGEST = 1.5  # seconds until the kill
-OPENED = 60.0  # seconds after which a store counts as not to be opened
+AT_ONCE = 50  # documents per call
+LONGEST = 1.5  # most seconds until the kill
+OPENED = 60.0  # seconds; a store that takes longer counts as unreadable
 
 
 class Bare:
@@ -26,11 +26,11 @@ class Bare:
     Parameters
     ----------
     kind
-        Of :data:`BARE`.
+        Kind of the store, one of :data:`BARE`.
     folder
-        Where it is.
+        Folder of the store.
     atomic
-        Whether it is saved into a new folder each time, or always into the same.
+        Whether each save goes into a new folder, or always into the same one.
     """
 
     def __init__(self, kind: str, folder: Path, *, atomic: bool) -> None:
@@ -80,7 +80,7 @@ class Bare:
         return load_index_from_storage(context, embed_model=MockEmbedding(DIM))
 
     def write(self, ids: list[str], version: int) -> None:
-        """Write documents in place of older versions, and save."""
+        """Write documents over their older versions, and save."""
         texts = [f"{entry_id} in version {version}" for entry_id in ids]
         if self.kind == "Chroma":
             self.store.add_texts(texts, ids=ids)
@@ -107,10 +107,10 @@ class Bare:
         save(self.folder, into) if self.atomic else into(self.folder)
 
     def texts(self) -> list[str]:
-        """Return the texts that are there."""
+        """Return the texts in the store."""
         if self.kind == "FAISS folder":
             found = self.store.index_to_docstore_id.values()
-            assert self.store.index.ntotal == len(found)  # noqa: S101 - or it is not whole
+            assert self.store.index.ntotal == len(found)  # noqa: S101 - else the store is damaged
             return [self.store.docstore.search(i).page_content for i in found]
         if self.kind == "Chroma":
             return list(self.store.get()["documents"])
@@ -118,7 +118,7 @@ class Bare:
             return list(self.store.vector_store.client.get()["documents"])
         nodes = self.store.index_struct.nodes_dict.values()
         vectors = self.store.vector_store.data.embedding_dict
-        assert set(nodes) <= set(vectors)  # noqa: S101 - or it is not whole
+        assert set(nodes) <= set(vectors)  # noqa: S101 - else the store is damaged
         return [self.store.docstore.get_node(i).get_content() for i in nodes]
 
 
@@ -134,10 +134,10 @@ def write(kind: str, folder: Path, pipe: Connection, *, atomic: bool) -> None:
 
 
 def read(kind: str, folder: Path, pipe: Connection, *, atomic: bool) -> None:
-    """Tell what is there; nothing if it cannot be opened."""
+    """Send the texts of the store, or the error if it cannot be opened."""
     try:
         pipe.send(Bare(kind, folder, atomic=atomic).texts())
-    except Exception as error:  # noqa: BLE001 - any framework's own
+    except Exception as error:  # noqa: BLE001 - frameworks raise their own types
         pipe.send(repr(error))
 
 
@@ -147,7 +147,7 @@ def names(number: int) -> list[str]:
 
 
 def killed_in_place(kind: str, kills: int, *, atomic: bool) -> tuple[int, int, int, int]:
-    """Return of some trials, each with one kill: how many, unreadable, missing, torn."""
+    """Kill once in each of some trials; count trials, and unreadable, missing and torn stores."""
     rng = np.random.default_rng(len(kind))
     unreadable = missing = torn = 0
     for _ in range(kills):
@@ -168,7 +168,7 @@ def killed_in_place(kind: str, kills: int, *, atomic: bool) -> tuple[int, int, i
         there = set(texts)
         last = {entry_id: version for number, version in done for entry_id in names(number)}
         number, version = done[-1] if done else (0, 2)
-        # After the first version of a batch comes the second of the one before, and the other way.
+        # Calls alternate: version 1 of batch b, version 2 of b - 1, version 1 of b + 1.
         open_call = set(names(number - 1 if version == 1 else number + 2))
         lost = {
             i
@@ -181,7 +181,7 @@ def killed_in_place(kind: str, kills: int, *, atomic: bool) -> tuple[int, int, i
 
 
 def _killed(kind: str, folder: Path, after: float, *, atomic: bool) -> list[tuple[int, int]]:
-    """Return what a process has written, and said so, before it was killed."""
+    """Return the batches and versions that a process acknowledged before it was killed."""
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(target=write, args=(kind, folder, theirs), kwargs={"atomic": atomic})
     child.start()

@@ -1,11 +1,11 @@
-"""Canaries: drift, traceback, displacement, and what they cost.
+"""Canaries: drift, traceback, displacement, and their cost.
 
     python benchmarks/canaries.py                  # everything, writes benchmarks/results/
-    python benchmarks/canaries.py --seeds 1        # a quick look, writes nothing
-    python benchmarks/canaries.py --cache FOLDER   # keeps vectors there, for the next time
+    python benchmarks/canaries.py --seeds 1        # one draw, writes nothing
+    python benchmarks/canaries.py --cache FOLDER   # keeps vectors there for the next run
 
-Needs ``ragshield[langchain,minilm]`` and langchain-community: texts of the attacks and statements
-of wrong answers are embedded here.
+Needs ``ragshield[langchain,minilm]`` and langchain-community: the texts of attacks and the
+statements of wrong answers are embedded here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEEDS = 5
-# Draws 0 to 34 were looked at, or could have been, while thresholds were chosen.
+# Draws 0 to 34 were available while thresholds were chosen.
 FIRST_SEED = 40
 N_CANARIES, N_TARGETS, N_ADDED = 200, 20, 2_000
 SIZES = (5, 3, 1)
@@ -56,7 +56,7 @@ same NQ and HotpotQA texts that are shown below: there these figures are optimis
 
 
 class Embed:
-    """The model, its vectors kept in a folder."""
+    """The embedding model, with its vectors cached in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.model = MiniLMEmbeddings()
@@ -148,7 +148,7 @@ class World(NamedTuple):
 
 
 def world(wiki: Batch, seed: int, *, articles: bool) -> World:
-    """Draw canaries, and additions: passages at random, or whole articles.
+    """Draw canaries and additions; these are random passages or whole articles.
 
     The passages that answer the canaries are in the knowledge base from the start.
     """
@@ -177,7 +177,7 @@ def world(wiki: Batch, seed: int, *, articles: bool) -> World:
 
 
 def crafted(drawn: World, style: str, size: int, embed: Embed) -> Batch:
-    """Return poison against the targets, each text of a document of its own."""
+    """Return poison against the targets, each text its own document."""
     texts, ids = [], []
     for target, answer in zip(drawn.targets, drawn.answers, strict=True):
         for number, text in enumerate(craft_passages(target["question"], answer, style=style)):
@@ -262,7 +262,7 @@ def wikipedia(embed: Embed, seeds: int) -> Iterator[str]:
                 counts.add(wanted, found, N_CANARIES)
                 trace = monitor.traceback(report)
                 suspects = {s.entry_id for s in trace.suspects}
-                # Of the poison, what is retrieved for a flagged canary can be blamed.
+                # Only poison that is retrieved for a flagged canary can be blamed.
                 seen = {i for drift in report.flagged for i in drift.ids}
                 everyone = len({i for drift in report.flagged for i in drift.newcomers})
                 counts = blamed.setdefault((style, size), Counts())
@@ -308,7 +308,7 @@ or more come among the first {k}, and how many of these are flagged.
 
 
 class Pages(NamedTuple):
-    """Passages, the question that each of them is about, if any, and the questions."""
+    """Passages, the question (if any) that each is about, and all questions."""
 
     batch: Batch
     about: list[str | None]
@@ -316,7 +316,7 @@ class Pages(NamedTuple):
 
 
 def pages() -> Pages:
-    """Return web passages, and those that are retrieved for the questions of the attacks."""
+    """Return web passages, and passages retrieved for the questions of the attacks."""
     batches, about = [renamed(load("redundant_web_passages"), "web-")], []
     about += [None] * len(batches[0])
     questions = {}
@@ -332,7 +332,7 @@ def pages() -> Pages:
 
 
 def grown(found: Pages, rng: np.random.Generator, *, by_topics: bool) -> list[int]:
-    """Return which passages are new."""
+    """Return the rows of the new passages."""
     n = round(GROWTH * len(found.batch))
     on_topic = [row for row, question in enumerate(found.about) if question is not None]
     if not by_topics:
@@ -350,7 +350,7 @@ def grown(found: Pages, rng: np.random.Generator, *, by_topics: bool) -> list[in
 
 
 def web(embed: Embed, seeds: int) -> Iterator[str]:
-    """Yield the lines of the table of a knowledge base that grows about what canaries ask."""
+    """Yield the table of a knowledge base that grows on the topics of the canaries."""
     found = pages()
     suite = CanarySuite([{"name": n, "query": q} for n, q in found.questions.items()])
     yield WEB_HEAD.format(
@@ -400,7 +400,7 @@ def web(embed: Embed, seeds: int) -> Iterator[str]:
 
 
 def published(column: str, size: int, targets: set[str], seed: int) -> Batch:
-    """Return so many attack texts of each target, each a document of its own."""
+    """Return `size` attack texts for each target, each its own document."""
     batches = []
     for name in SETS:
         rows: dict[str, list[int]] = {}
@@ -529,7 +529,7 @@ def cost(embed: Embed) -> Iterator[str]:
 
 
 def displacement(vectors: Vectors, queries: list[str]) -> Iterator[str]:
-    """Yield what the detector adds to screening, and what it finds there."""
+    """Yield the time that the displacement detector adds to screening."""
     wiki = load("wiki_passages")
     known, new = wiki.take(range(15_000)), wiki.take(range(15_000, 16_000))
     guard = Guard.default(quarantine=Quarantine("sqlite://")).fit(known)
@@ -542,7 +542,7 @@ def displacement(vectors: Vectors, queries: list[str]) -> Iterator[str]:
 
 
 def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
-    """Yield how much poison and how many clean additions displacement holds."""
+    """Yield the shares of poison and of clean additions that displacement holds."""
     plain = load("wiki_passages")
     titles = [row["title"] for row in read_rows("wiki_passages")]
     wiki = Batch.of(ids=plain.ids, texts=plain.texts, embeddings=plain.embeddings, lineages=titles)
@@ -571,7 +571,7 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
                 both = joined(drawn.added, poison)
                 groups = np.sort(rng.integers(len(drawn.added), size=len(drawn.targets)))
                 places = np.repeat(groups, size)
-                rows = np.insert(  # the texts against one question come one after the other
+                rows = np.insert(  # texts against the same question are consecutive
                     np.arange(len(drawn.added)), places, len(drawn.added) + np.arange(len(poison))
                 )
                 both = both.take(rows)
@@ -609,7 +609,7 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that work takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -1,7 +1,7 @@
 """The published rule of a canary notebook, for comparison: no ranks, no growth, no p-values.
 
 MP Aghababa, "Detecting RAG Poisoning via Canary Queries and Retrieval Drift": overlap is divided by
-k, a text is suspicious by nine signs, and what is retrieved for flagged canaries is to blame.
+k, nine signs make a text suspicious, and the entries retrieved for flagged canaries are blamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIGNS = tuple(
         ["security policy"],
     )
 )
-# Entries that it names at most.
+# Most entries that the rule blames.
 NAMED = 10
 
 
@@ -50,7 +50,7 @@ def scores_of(before: DriftReport, now: DriftReport) -> NDArray[np.float64]:
 
 
 def suspects_of(now: DriftReport, flagged: Iterable[str]) -> list[str]:
-    """Return what is retrieved for flagged canaries, by appearances and ranks."""
+    """Return the entries retrieved for flagged canaries, ordered by appearances and ranks."""
     blame: dict[str, float] = defaultdict(float)
     for name in flagged:
         for rank, entry_id in enumerate(now[name].ids, start=1):

@@ -1,10 +1,10 @@
-"""Groups crafted for one question: how many are caught, how many clean entries are held.
+"""Groups crafted for one question: recall, and the false-positive rate on clean entries.
 
     python benchmarks/cliques.py            # all knowledge bases, writes benchmarks/results/
     python benchmarks/cliques.py --quick    # one split of one knowledge base, writes nothing
 
 A random 70 % of a corpus is the knowledge base that the guard is fitted and calibrated on; the
-rest is clean and new. Poison is screened in one batch with 2,000 of these, and trickled in singly.
+rest is clean and new. Poison is screened in one batch with 2,000 of these, and also one by one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 
 FPRS = (0.01, 0.002)
-# The default keeps an accepted rate in nine samples of ten, which makes it stricter than the rate.
+# The default keeps the accepted rate in nine samples of ten, so on average it is stricter.
 CONFIDENCES = {"": 0.9, ", rate in expectation": 0.5}
 SPLITS = 3
 SHARE_KNOWN = 0.7
-# How the published attack texts were asked for; they give themselves away.
+# Words from the prompts behind the published attack texts; they give the texts away.
 ARTEFACT = re.compile(r"alternate|parallel universe|hypothetical", re.IGNORECASE)
 
 HEAD = """# Groups crafted for one question
@@ -104,7 +104,7 @@ def attack(
 
 
 def clones(name: str, copies: int) -> Batch:
-    """Return exact copies of one black-box text of each target, each of a lineage of its own."""
+    """Return exact copies of one black-box text of each target, each with its own lineage."""
     one = attack(name, "text_blackbox", 1, one_lineage=False)
     return Batch.of(
         ids=[f"{i}-{copy}" for i in one.ids for copy in range(copies)],
@@ -115,7 +115,7 @@ def clones(name: str, copies: int) -> Batch:
 
 
 def group_of_fifty(name: str, embed: Callable[[list[str]], Any], targets: int = 4) -> Batch:
-    """Return 50 texts for each of some targets: sentences of its attack texts, shuffled anew."""
+    """Return 50 texts for each of some targets: shuffled sentences of its attack texts."""
     leads = ("Briefly,", "In fact,", "For the record:", "Experts agree.", "To sum up,", "As noted,")
     rng = np.random.default_rng(0)
     sentences, questions = defaultdict(list), {}
@@ -135,7 +135,7 @@ def group_of_fifty(name: str, embed: Callable[[list[str]], Any], targets: int = 
 
 
 class Screen:
-    """A guard fitted on a knowledge base, and its threshold at each accepted rate."""
+    """A guard fitted on a knowledge base, with its threshold at each accepted rate."""
 
     def __init__(self, known: Batch) -> None:
         detector = CliqueDetector()
@@ -149,7 +149,7 @@ class Screen:
         }
 
     def caught(self, poison: Batch, clean: Batch) -> dict[tuple[float, str], np.ndarray]:
-        """Return which of the poison are quarantined at each rate, in one batch with clean ones."""
+        """Return a mask of the quarantined poison at each rate, in one batch with clean entries."""
         (scores,) = self.guard.screen(join(poison, clean)).scores.values()
         return {
             rate: scores[: len(poison)] > threshold for rate, threshold in self.thresholds.items()
@@ -157,7 +157,7 @@ class Screen:
 
 
 def trickle(guard: Guard, poison: Batch, clean: Batch) -> tuple[float, float]:
-    """Return recall and false-positive rate where poison comes singly, every hundred clean ones."""
+    """Return recall and false-positive rate of poison that comes singly among clean entries."""
     rng = np.random.default_rng(0)
     held: set[str] = set()
     order = rng.permutation(len(poison))
@@ -187,7 +187,7 @@ class Tally:
         self._counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, key: tuple[str, ...], hits: np.ndarray) -> None:
-        """Count one more set of trials."""
+        """Add a set of trials."""
         count = self._counts[key]
         count[0] += int(np.count_nonzero(hits))
         count[1] += len(hits)
@@ -215,7 +215,7 @@ CASES = [
 ]
 
 
-# Lineages, with artefacts or without, and how the rate is kept.
+# Lineages, whether texts with artefacts count, and the confidence of the rate.
 ROWS = [
     *((lineage, True, kept) for kept in CONFIDENCES for lineage in ("many", "one")),
     ("many", False, ""),

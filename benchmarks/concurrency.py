@@ -2,10 +2,9 @@
 
     python benchmarks/concurrency.py [--store faiss] [--seconds 60] [--threads 8] [--tasks 200]
 
-Each of them adds documents, a part of them poisoned, searches, reads back what it has written,
-replaces and deletes. Afterwards every document that was written and not deleted must be in the
-store or in quarantine, the guard must know exactly what is in the store, and no read may have
-returned poison.
+Each of them adds documents, some of them poisoned, searches, reads its own documents back, replaces
+and deletes. Afterwards every document that was written and not deleted must be in the store or in
+quarantine, the guard must know exactly the stored documents, and no read may have returned poison.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ STORES = ("memory", "faiss", "chroma", "qdrant", "postgres")
 
 
 class Marked(StatelessDetector):
-    """Finds the mark: what is poisoned is known here, so that a miss is one of the store."""
+    """Finds the mark. Every poisoned text has one, so that each miss is a fault of the store."""
 
     name = "marked"
     needs = frozenset({Need.TEXT})
 
     def score(self, batch: Batch) -> Any:
-        """Return 1 for what is marked."""
+        """Return 1 for marked texts."""
         return np.array([1.0 if MARK in text else -1.0 for text in batch.texts])
 
     def explain(self, batch: Batch, rows: Any) -> list[Evidence]:
-        """Say so."""
+        """Return a sentence about each row."""
         return [Evidence(sentence=f"{batch.ids[row]} is marked") for row in rows]
 
 
 class Worker:
-    """Writes and reads under ids of its own, and knows what must be where."""
+    """Writes and reads under its own ids, and keeps track of stored and held documents."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -76,7 +75,7 @@ class Worker:
         return ids, texts
 
     def wrote(self, ids: list[str], texts: list[str]) -> None:
-        """Remember what must be where."""
+        """Record the written documents as stored or held."""
         for entry_id, text in zip(ids, texts, strict=True):
             if MARK in text:
                 self.held.add(entry_id)
@@ -84,23 +83,23 @@ class Worker:
                 self.live[entry_id] = text
 
     def old(self) -> list[str]:
-        """Return ids to delete now and then, so that the store stays of a size."""
+        """Return ids to delete, so that the store keeps its size."""
         return list(self.live)[: max(0, len(self.live) - 10)]
 
     def deleted(self, ids: list[str]) -> None:
-        """Forget what must be gone."""
+        """Forget deleted documents."""
         for entry_id in ids:
             del self.live[entry_id]
 
     def check(self, found: list[Any], what: str) -> None:
-        """Look for poison in what a read returned."""
+        """Raise if a read returned poison."""
         for document in found:
             if MARK in document.page_content:
                 msg = f"{what} returned poison: {document.id}"
                 raise AssertionError(msg)
 
     def check_own(self, found: list[Any], ids: list[str], texts: list[str]) -> None:
-        """Compare what was read with what was just written."""
+        """Compare the documents just written with those read back."""
         expected = {i: t for i, t in zip(ids, texts, strict=True) if MARK not in t}
         if {d.id: d.page_content for d in found} != expected:
             msg = f"{self.name} wrote {sorted(expected)} and got {sorted(str(d.id) for d in found)}"
@@ -109,7 +108,7 @@ class Worker:
 
 def work(store: GuardedVectorStore, worker: Worker, until: float, count: Counter[str]) -> None:
     """Write and read in a thread."""
-    while True:  # once at least, however busy the machine is
+    while True:  # at least once, even on a busy machine
         ids, texts = worker.texts()
         store.add_texts(texts, [{"label": "l"}] * len(ids), ids=ids)
         worker.wrote(ids, texts)
@@ -128,7 +127,7 @@ async def awork(
     store: GuardedVectorStore, worker: Worker, until: float, count: Counter[str]
 ) -> None:
     """Write and read in a task."""
-    while True:  # once at least, however busy the machine is
+    while True:  # at least once, even on a busy machine
         ids, texts = worker.texts()
         await store.aadd_texts(texts, [{"label": "l"}] * len(ids), ids=ids)
         worker.wrote(ids, texts)
@@ -147,12 +146,12 @@ async def awork(
 def run(
     inner: VectorStore, quarantine: Quarantine, seconds: float, n_threads: int, n_tasks: int
 ) -> dict[str, int]:
-    """Let all of them work; return counts.
+    """Run all threads and tasks; return counts.
 
     Raises
     ------
     Exception
-        Of a worker, or an AssertionError if something was lost or poison was returned.
+        The error of a worker, or an AssertionError if a document was lost or poison returned.
     """
     guard = Guard([Marked(), LabelCentroidDetector()], quarantine=quarantine)
     store = GuardedVectorStore(inner, guard=guard)
@@ -165,7 +164,7 @@ def run(
     def in_thread(worker: Worker) -> None:
         try:
             work(store, worker, until, count)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
 
     async def all_tasks() -> None:
@@ -223,7 +222,7 @@ def empty(kind: str, folder: Path) -> VectorStore:
 
 
 def main() -> None:
-    """Run it and say how much was done."""
+    """Run, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", choices=STORES, default="faiss")
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,4 +1,4 @@
-"""Real corpora with their vectors, from the folder that ``RAGSHIELD_DATA`` names."""
+"""Real corpora with their vectors, from the folder in ``RAGSHIELD_DATA``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load(name: str, *, text: str = "text", lineage: str | None = None) -> Batch:
     name
         File name without ending.
     text
-        Column of the text; any but ``"text"`` has a file of vectors of its own.
+        Column of the text; every column but ``"text"`` has its own file of vectors.
     lineage
         Column of the lineage, if any.
     """
@@ -65,9 +65,9 @@ def load(name: str, *, text: str = "text", lineage: str | None = None) -> Batch:
 
 
 def many(n: int) -> Batch:
-    """Return n clean entries of several corpora; past those, the same with noise on vectors.
+    """Return n clean entries of several corpora.
 
-    The words of their texts are shuffled then, so that nothing is a copy.
+    If the corpora have fewer, entries repeat with noisy vectors and shuffled words: no copies.
     """
     parts = [load(name, lineage=lineage) for name, lineage in CLEAN.items()]
     texts = [text for part in parts for text in part.texts]
@@ -92,14 +92,14 @@ def many(n: int) -> Batch:
 
 
 def from_source(batch: Batch, source: str | Sequence[str | None] | None) -> Batch:
-    """Return the entries as they come from a source, where batches say where entries come from.
+    """Return the entries with a source, if this version of `Batch` has sources.
 
     Parameters
     ----------
     batch
-        Any entries.
+        The entries.
     source
-        Of all entries, or one each.
+        One source for all entries, or one for each.
     """
     if "sources" not in {column.name for column in fields(Batch)}:
         return batch

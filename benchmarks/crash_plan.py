@@ -1,7 +1,7 @@
-"""What a client writes while it is killed again and again: entries made up here, in steps.
+"""Made-up entries that a client writes, step by step, while it is killed again and again.
 
-Passages in words that say nothing, in documents of a few chunks; a tenth of what comes is poisoned,
-in groups that were crafted for one question: alike in meaning, not in wording.
+Passages of meaningless words, in documents of a few chunks. A tenth of the new entries is poisoned,
+in groups crafted for one question: alike in meaning, not in wording.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DIM = 32
 UNIT = DIM**-0.5  # noise of this deviation per coordinate has a length of about one
 CHUNKS, GROUP = 3, 5
 POISONED = 0.1
-RELEASED = 10  # one group in so many is released by a reviewer
+RELEASED = 10  # a reviewer releases one group in ten
 VOCABULARY = np.array([f"word{i}" for i in range(300)])
 
 
 class Step(NamedTuple):
-    """One call of the client: it is done, or was never acknowledged."""
+    """One call of the client."""
 
     kind: str  # add, update, delete or release
     ids: tuple[str, ...]
@@ -34,18 +34,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is there before, and what is done then.
+    """A knowledge base, and the steps of the client.
 
     Attributes
     ----------
     known
-        The knowledge base before.
+        The knowledge base before the first step.
     steps
-        In their order.
+        The steps in order.
     poisoned
-        Ids of poisoned entries.
+        Ids of the poisoned entries.
     released
-        Those of them that a reviewer takes for good.
+        Ids of poisoned entries that a reviewer releases by mistake.
     """
 
     known: Batch
@@ -54,7 +54,7 @@ class Plan:
     released: frozenset[str]
 
     def revisions(self, done: int) -> dict[str, list[str]]:
-        """Return by id the texts that were sent in some first steps; none where it was deleted."""
+        """Return the texts sent for each id in the first steps; none for deleted ids."""
         sent = {entry.id: [entry.text] for entry in self.known}
         for step in self.steps[:done]:
             for entry in step.entries or ():
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass
 class _Writer:
-    """Makes entries up."""
+    """Writer of made-up entries."""
 
     rng: np.random.Generator
     centres: NDArray[np.float64] = field(init=False)
@@ -79,7 +79,7 @@ class _Writer:
         return " ".join(self.rng.choice(VOCABULARY, 30))
 
     def near(self, n: int) -> NDArray[np.float64]:
-        """Return what n documents, or questions, are about."""
+        """Return n vectors near random topics: the subjects of documents or questions."""
         about = self.centres[self.rng.integers(len(self.centres), size=n)]
         return about + self.rng.normal(scale=UNIT, size=(n, DIM))
 
@@ -95,7 +95,7 @@ class _Writer:
         )
 
     def again(self, ids: Sequence[str], lineages: Sequence[str | None]) -> Batch:
-        """Return new revisions, about anything."""
+        """Return new revisions, each on a random topic."""
         return Batch.of(
             ids=ids,
             texts=[self.text() for _ in ids],
@@ -113,16 +113,16 @@ class _Writer:
 
 
 def made_up(n: int, *, known: int = 1000, batch: int = 50, seed: int = 0) -> Plan:
-    """Return a plan to write n entries, in batches, with updates, deletions and releases between.
+    """Return a plan to write n entries in batches, with updates, deletions and releases between.
 
     Parameters
     ----------
     n, known
-        Entries to write, and those that are there before.
+        Numbers of entries to write, and of entries in the knowledge base before.
     batch
-        Entries of a call. The members of a group come in two of them.
+        Entries per call. The members of a group come in two calls.
     seed
-        Of everything.
+        Seed of all random choices.
     """
     rng = np.random.default_rng(seed)
     writer = _Writer(rng)
@@ -133,7 +133,7 @@ def made_up(n: int, *, known: int = 1000, batch: int = 50, seed: int = 0) -> Pla
     parts: list[list[Batch]] = [[] for _ in range(-(-n // batch))]
     for part, ids in zip(parts, np.array_split(np.array(clean), len(parts)), strict=True):
         part.append(writer.passages(ids.tolist()))
-    last: dict[int, list[list[str]]] = {}  # groups, by the batch that ends them
+    last: dict[int, list[list[str]]] = {}  # groups by the batch of their last members
     places = rng.integers(len(parts), size=n_groups)
     for number, (ids, place) in enumerate(zip(groups, places.tolist(), strict=True)):
         bad, then = writer.group(ids), min(place + 1, len(parts) - 1)

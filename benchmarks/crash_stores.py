@@ -1,4 +1,4 @@
-"""Guarded stores as users open them, once more after each crash, and what is in them without."""
+"""Guarded stores for the crash tests, opened as users do, with access to their raw contents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATEST = "latest"
 
 
 def save(folder: Path, write: Callable[[Path], object]) -> None:
-    """Save what is in memory: into a folder of its own, which is the one that counts at once."""
+    """Save a store into a new folder, then make that folder the latest one atomically."""
     new = folder / uuid.uuid4().hex
     write(new)
     (folder / "next").write_text(new.name)
@@ -33,7 +33,7 @@ def save(folder: Path, write: Callable[[Path], object]) -> None:
 
 
 def latest(folder: Path) -> Path | None:
-    """Return what was saved last, if anything was."""
+    """Return the folder of the last save, if there is one."""
     name = folder / LATEST
     return folder / name.read_text() if name.exists() else None
 
@@ -44,14 +44,14 @@ class Store(ABC):
     Parameters
     ----------
     guard
-        Opened on a database.
+        Guard opened on a database.
     folder
-        Where the store is, if it is in files.
+        Folder of the store, if it is in files.
     server
         URL of a PostgreSQL database.
     """
 
-    in_memory: ClassVar[bool] = False  # until it is saved
+    in_memory: ClassVar[bool] = False  # True: changes live in memory until saved
 
     def __init__(self, guard: Guard, folder: Path, server: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -60,12 +60,12 @@ class Store(ABC):
 
     @property
     def keeper(self) -> Keeper[Any]:
-        """What writes it."""
+        """The keeper, which writes the store."""
         return self.guarded._keeper  # type: ignore[no-any-return]  # noqa: SLF001
 
     @property
     def access(self) -> Any:
-        """What is below the guard."""
+        """Access to the bare store below the guard."""
         return self.keeper.access  # type: ignore[attr-defined]
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Store(ABC):
 
     @abstractmethod
     def fill(self, entries: Batch) -> None:
-        """Write entries past the guard, which has learned them."""
+        """Write entries that the guard has learned, bypassing it."""
 
     @abstractmethod
     def add(self, entries: Batch) -> None:
@@ -86,14 +86,14 @@ class Store(ABC):
 
     @abstractmethod
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return ids with texts as they are in the store, whatever the guard says."""
+        """Return the ids with texts in the store, bypassing the guard."""
 
     @abstractmethod
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
-        """Return ids with texts that reads of the guarded store give, by ids and by searches."""
+        """Return ids with texts from reads of the guarded store, by ids and by searches."""
 
-    def save(self) -> None:  # noqa: B027 - most are in files, or on a server
-        """Save what is in memory."""
+    def save(self) -> None:  # noqa: B027 - most stores are in files or on a server
+        """Save the store, if it is in memory."""
 
 
 class _OfDocuments(Store):
@@ -105,7 +105,7 @@ class _OfDocuments(Store):
         from ragshield_langchain import GuardedVectorStore  # noqa: PLC0415
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a new guard knows nothing
+            warnings.simplefilter("ignore")  # the warning that a new guard knows nothing
             return GuardedVectorStore(self._inner(), guard=self.guard, lineage_key="source")
 
     def fill(self, entries: Batch) -> None:
@@ -126,7 +126,7 @@ class _OfDocuments(Store):
         self.guarded.delete(list(ids))
 
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
-        """Ask for ids, and search."""
+        """Read by ids, and search."""
         found = self.guarded.get_by_ids(list(ids))
         for vector in vectors:
             found += self.guarded.similarity_search_by_vector(vector.tolist(), k=4)
@@ -150,14 +150,14 @@ class FaissFolder(_OfDocuments):
         return FAISS(model, faiss.IndexFlatL2(DIM), InMemoryDocstore(), {})
 
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return what is there."""
+        """Return the ids with texts in the store."""
         inner = self.guarded.inner
         ids = list(inner.index_to_docstore_id.values())
-        assert inner.index.ntotal == len(ids)  # noqa: S101 - or vectors are of other texts
+        assert inner.index.ntotal == len(ids)  # noqa: S101 - else vectors belong to other texts
         return Counter((i, inner.docstore.search(i).page_content) for i in ids)
 
     def save(self) -> None:
-        """Save it."""
+        """Save the store."""
         save(self.folder, lambda new: self.guarded.inner.save_local(str(new)))
 
 
@@ -170,7 +170,7 @@ class ChromaFolder(_OfDocuments):
         return Chroma("crashes", persist_directory=str(self.folder))
 
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return what is there."""
+        """Return the ids with texts in the store."""
         found = self.guarded.inner.get()
         return Counter(zip(found["ids"], found["documents"], strict=True))
 
@@ -190,17 +190,17 @@ class PostgresTable(_OfDocuments):
 
     def fill(self, entries: Batch) -> None:
         """Write entries below the guard."""
-        self.guarded.inner.delete_collection()  # of a run before
+        self.guarded.inner.delete_collection()  # left from an earlier run
         self.guarded.inner.create_collection()
         super().fill(entries)
 
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return what is there."""
+        """Return the ids with texts in the store."""
         from sqlalchemy import select  # noqa: PLC0415
 
         inner = self.guarded.inner
         table = inner.EmbeddingStore.__table__
-        with inner._make_sync_session() as session:  # noqa: SLF001 - as it is
+        with inner._make_sync_session() as session:  # noqa: SLF001 - the raw contents
             of_ours = table.c.collection_id == inner.get_collection(session).uuid
             return Counter(
                 (row.id, row.document)
@@ -245,7 +245,7 @@ class _OfNodes(Store):
             self.guarded.delete_ref_doc(entry_id, delete_from_docstore=True)
 
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
-        """Ask for ids, and search."""
+        """Read by ids, and search."""
         from llama_index.core.schema import QueryBundle  # noqa: PLC0415
 
         retriever = self.guarded.as_retriever(similarity_top_k=4)
@@ -283,7 +283,7 @@ class IndexOnChroma(_OfNodes):
             )
 
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return what is there."""
+        """Return the ids with texts in the store."""
         found = self.access.inner.client.get()
         return Counter(zip(found["ids"], found["documents"], strict=True))
 
@@ -307,15 +307,15 @@ class IndexInFolder(_OfNodes):
             return GuardedVectorStoreIndex.adopt(index, guard=self.guard, fit=False)
 
     def raw(self) -> Counter[tuple[str, str]]:
-        """Return what is there."""
+        """Return the ids with texts in the store."""
         nodes = self.guarded.index_struct.nodes_dict
         vectors = self.access.inner.data.embedding_dict
-        assert set(vectors) == set(nodes)  # noqa: S101 - or vectors are of other texts
+        assert set(vectors) == set(nodes)  # noqa: S101 - else vectors belong to other texts
         docstore = self.guarded.docstore
         return Counter((i, docstore.get_node(i).get_content()) for i in nodes.values())
 
     def save(self) -> None:
-        """Save it."""
+        """Save the store."""
         save(self.folder, self.guarded.storage_context.persist)
 
 

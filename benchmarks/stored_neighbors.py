@@ -349,19 +349,19 @@ def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], 
         found = {where: opened(folder / where) for where in ("memory", "store")}
         repeated(folder / "store", folder / "repeated", times)
         many_times = opened(folder / "repeated")
-    who = "all detectors" if all_detectors else "groups alone"
+    scope = "all detectors" if all_detectors else "groups alone"
     cells = [f"{grown / 2**30:.2f} GiB | {grown / n:,.0f}" for grown in map(_grown, found.values())]
     grown = _grown(many_times)
     rows = [
-        f"| {n:,} | {who} | {' | '.join(cells)} |",
-        f"| {n * times:,} | {who} | | | {grown / 2**30:.2f} GiB | {grown / (n * times):,.0f} |",
+        f"| {n:,} | {scope} | {' | '.join(cells)} |",
+        f"| {n * times:,} | {scope} | | | {grown / 2**30:.2f} GiB | {grown / (n * times):,.0f} |",
     ]
     print("\n".join(rows), flush=True)
     tables = []
     for table, size in many_times["tables"].items():
         share = size / (n * times)
         if share >= LEAST_SHOWN:
-            tables.append(f"| {who} | {table} | {size / 2**20:,.1f} MiB | {share:,.1f} |")
+            tables.append(f"| {scope} | {table} | {size / 2**20:,.1f} MiB | {share:,.1f} |")
     return rows, tables, int(many_times["packages"])
 
 
