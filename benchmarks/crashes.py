@@ -1,7 +1,7 @@
-"""A client that is killed while it writes, again and again, and looks afterwards at what is left.
+"""A client that is killed again and again while it writes, and then checks the store.
 
-The client calls, is killed (SIGKILL), is started again, opens everything as docs/operating.md says,
-and repeats the call that nobody has acknowledged. For the tests and the benchmark.
+The client calls, is killed (SIGKILL), starts again, opens everything as docs/operating.md says, and
+repeats the call that was not acknowledged. For the tests and the benchmark.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ragshield_core.model.errors import OvertakenError, QuarantineError
 from ragshield_core.quarantine import Status
 
 LEASE = 0.5
-SEARCHED = 50  # held entries that are searched for by their vectors
-IN_OPENING = 0.15  # share of the kills that meet a client which has just been started again
-# What is loaded once, not at each start.
+SEARCHED = 50  # most held entries whose vectors are searched
+IN_OPENING = 0.15  # share of the kills that hit a client while it opens
+# Modules that are loaded once, not at each start.
 PRELOADED = [
     "crashes",
     "chromadb",
@@ -51,12 +51,12 @@ PRELOADED = [
 
 
 class Task(NamedTuple):
-    """What is written, and where."""
+    """An ingest: its plan, store and database."""
 
     store: str
     folder: Path
-    url: str  # of the guard's database
-    server: str  # of PostgreSQL, if the store is there
+    url: str  # the guard's database
+    server: str  # URL of the PostgreSQL server, if the store needs one
     n: int
     known: int
     seed: int
@@ -65,11 +65,11 @@ class Task(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """What is written."""
+        """The plan of the entries to write."""
         return made_up(self.n, known=self.known, batch=self.batch, seed=self.seed)
 
     def open(self) -> Store:
-        """Return the store, guarded."""
+        """Return the guarded store."""
         detectors = [CliqueDetector(), TriggerPhraseDetector()]
         namespace = self.folder.name
         guard = Guard.open(self.url, namespace, detectors=detectors, fpr=self.fpr, lease=LEASE)
@@ -77,19 +77,19 @@ class Task(NamedTuple):
 
 
 class Moment:
-    """Notes what a process is about, for who kills it."""
+    """Records the current operation of a process, for the process that kills it."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT)
         self.now = ""
 
     def __call__(self, name: str) -> None:
-        """Be about something else."""
+        """Record a new operation."""
         self.now = name
         os.pwrite(self._file, name.ljust(32).encode(), 0)
 
     def during(self, owner: Any, method: str, name: str) -> None:
-        """Note each call of a method."""
+        """Record each call of a method under a name."""
         do = getattr(owner, method)
 
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ class Moment:
         setattr(owner, method, noted)
 
     def watch(self, store: Store) -> None:
-        """Note what a store does."""
+        """Record the operations of a store."""
         self.during(store.guard, "screen", "judging")
         self.during(store.guard.writes, "together", "journal: intended")
         self.during(store.guard.writes, "intend", "journal: intended")
@@ -116,22 +116,22 @@ class Moment:
 
 @dataclass
 class Look:
-    """What is wrong with a store that was opened again; ids."""
+    """Faults of a store that was opened again, as ids of entries."""
 
-    missing: list[str] = field(default_factory=list)  # acknowledged, and nowhere
-    neither: list[str] = field(default_factory=list)  # updated just then: no revision is there
-    twice: list[str] = field(default_factory=list)  # in the store
-    both: list[str] = field(default_factory=list)  # held, and in the store without the guard
-    readable: list[str] = field(default_factory=list)  # held, and read all the same
-    stale: list[str] = field(default_factory=list)  # deleted, or of a revision before
-    unknown: list[str] = field(default_factory=list)  # in the store or the guard, not in both
-    log: str = ""  # what is wrong with it
-    held: list[str] = field(default_factory=list)  # not wrong
+    missing: list[str] = field(default_factory=list)  # acknowledged, and lost
+    neither: list[str] = field(default_factory=list)  # in the open update: no revision
+    twice: list[str] = field(default_factory=list)  # more than once in the store
+    both: list[str] = field(default_factory=list)  # held, and in the bare store as well
+    readable: list[str] = field(default_factory=list)  # held, yet readable
+    stale: list[str] = field(default_factory=list)  # deleted, or an old revision
+    unknown: list[str] = field(default_factory=list)  # in the store or known to the guard, not both
+    log: str = ""  # error of the audit log
+    held: list[str] = field(default_factory=list)  # no fault
     known: int = 0
 
     @property
     def wrong(self) -> dict[str, Any]:
-        """What is, by its name."""
+        """The faults by name."""
         return {name: value for name, value in vars(self).items() if value and name not in RIGHT}
 
 
@@ -139,7 +139,7 @@ RIGHT = ("held", "known")
 
 
 def look(store: Store, plan: Plan, done: int) -> Look:
-    """Compare a store with what was written, of which some steps are acknowledged."""
+    """Compare a store with a plan of which the first `done` steps are acknowledged."""
     found = Look()
     sent = plan.revisions(done)
     ahead = plan.revisions(done + 1)
@@ -182,7 +182,7 @@ def look(store: Store, plan: Plan, done: int) -> Look:
 
 
 def do(store: Store, step: Step) -> None:
-    """Do what may have been done before, wholly or half."""
+    """Do a step that may have been done before, in whole or in part."""
     match step:
         case Step("add" | "update", _, entries) if entries is not None:
             store.add(entries)
@@ -195,14 +195,14 @@ def do(store: Store, step: Step) -> None:
             for entry_id in (*waiting, *late):
                 try:
                     store.guarded.release([entry_id], by="reviewer")
-                except QuarantineError:  # it was released, and is there
+                except QuarantineError:  # released before, and in the store
                     if entry_id in waiting:
                         raise
     store.save()
 
 
 def begin(task: Task) -> None:
-    """Make the store that there is before."""
+    """Make the store with the known entries."""
     store, known = task.open(), task.plan.known
     with closing(store.guard):
         store.guard.fit(known).calibrate()
@@ -211,17 +211,17 @@ def begin(task: Task) -> None:
 
 
 def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
-    """Write from a step on; tell of each.
+    """Write from a step on; report each step.
 
     Parameters
     ----------
     task, first, pipe
-        What, from where on, and whom to tell.
+        The task, its first step, and the pipe for reports.
     waits
-        Until what was left pending is recovered, before anything else.
+        Whether to wait first until all pending writes are recovered.
     """
     try:
-        logging.disable()  # what is held is counted
+        logging.disable()  # held entries are counted instead
         moment, plan = Moment(task.folder / "moment"), task.plan
         moment("opening")
         pipe.send(("started", first, None))
@@ -232,7 +232,7 @@ def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
         while waits and store.guard.status().pending:
             time.sleep(LEASE / 5)
             store.guarded.recover()
-        # A store in memory has lost what came after it was saved, deletions too.
+        # A store in memory has lost the changes after its last save, deletions included.
         still_there = store.guarded.reconcile().readable
         if still_there:
             store.guarded.recall(still_there)
@@ -243,42 +243,41 @@ def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
             moment("in a call")
             try:
                 do(store, step)
-            except OvertakenError:  # slower than LEASE: its turn was lost, and nothing written
+            except OvertakenError:  # slower than LEASE: lost its lock, wrote nothing
                 do(store, step)
             moment("between calls")
             pipe.send(("done", number, None))
         pipe.send(("end", len(plan.steps), look(store, plan, len(plan.steps))))
         store.guard.close()
-    except Exception:  # noqa: BLE001 - said where it is read
+    except Exception:  # noqa: BLE001 - the parent raises it
         pipe.send(("failed", first, traceback.format_exc()))
 
 
-# Who kills it
+# The killer
 
 
 class Kill(NamedTuple):
-    """When to kill."""
+    """The moment of a kill."""
 
     step: int
-    share: float  # of the time that such a step, or an opening, takes
+    share: float  # share of the usual time of this step, or of an opening
     opening: bool
 
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """The outcome of an ingest.
 
     Attributes
     ----------
     kills
-        How many, by what the process was about.
+        Number of kills by the operation that they hit.
     wrong
-        By what is wrong, how many entries after all kills together, before the client has repeated
-        its call; what is still wrong at the end.
+        Number of entries by fault, over all kills, counted before the client repeats its call.
     end
-        The store in the end.
+        The check of the store at the end.
     seconds
-        That steps of a kind, and an opening, took.
+        Times of openings, and of steps by kind.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -289,7 +288,7 @@ class Outcome:
 
 
 def chosen(n: int, steps: int, seed: int) -> list[Kill]:
-    """Return when to kill, at random."""
+    """Return random moments of kills."""
     rng = np.random.default_rng(seed)
     kills: list[Kill] = []
     for step in sorted(rng.integers(steps, size=n).tolist()):
@@ -307,11 +306,11 @@ def ingest(
     Parameters
     ----------
     task
-        What is written.
+        The task.
     kills
-        When; none for a run to compare with.
+        Moments of the kills; none for the baseline run.
     seconds
-        How long what takes, from such a run.
+        Times of openings and steps, from the baseline run.
     """
     task.folder.mkdir(parents=True)
     _finished(_start(begin, task))
@@ -319,7 +318,7 @@ def ingest(
     outcome, waiting = Outcome(), deque(kills)
     done = number = 0
     while not outcome.end.known:
-        # Half of the clients wait until the lease of the killed one is over.
+        # Every other client waits until the lease of the killed one has expired.
         done = _client(task, done, outcome, waiting, usual, waits=number % 2 == 0)
         number += 1
     return outcome
@@ -334,7 +333,7 @@ def _client(
     *,
     waits: bool,
 ) -> int:
-    """Have a process write until it is killed, or is through; return how many steps are done."""
+    """Let a process write until it is killed or done; return the number of steps done."""
     steps = task.plan.steps
     ours, theirs = CONTEXT.Pipe()
     child = _start(work, task, done, theirs, waits=waits)
@@ -378,7 +377,7 @@ def _noted(outcome: Outcome, found: Look) -> None:
 
 
 def _drained(pipe: Connection, done: int) -> int:
-    """Return how many steps a process that is gone has acknowledged."""
+    """Return the number of steps that a killed process has acknowledged."""
     try:
         while pipe.poll():
             what, at, _ = pipe.recv()

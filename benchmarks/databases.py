@@ -1,4 +1,4 @@
-"""Databases to measure on: SQLite files, and a PostgreSQL server of its own (pgserver)."""
+"""Databases for benchmarks: SQLite files, and a private PostgreSQL server (pgserver)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Databases:
     Parameters
     ----------
     folder
-        Of the files of SQLite.
+        Folder of the SQLite files.
     server
-        URL of a database of a PostgreSQL server; without one, SQLite is meant.
+        URL of a database on a PostgreSQL server; without one, the databases are SQLite files.
     """
 
     def __init__(self, folder: Path, server: str | None = None) -> None:
@@ -31,7 +31,7 @@ class Databases:
         self._made = 0
 
     def new(self, like: str | None = None) -> str:
-        """Return the URL of a new database: empty, or a copy of one that nobody uses."""
+        """Return the URL of a new database: empty, or a copy of one that is not in use."""
         self._made += 1
         name = f"made_{self._made}"
         if self._server is None:
@@ -45,7 +45,7 @@ class Databases:
         return url.render_as_string(hide_password=False)
 
     def drop(self, url: str) -> None:
-        """Delete a database that nobody uses any more."""
+        """Delete a database that is no longer in use."""
         if self._server is None:
             for ending in ("", "-wal", "-shm"):
                 Path(f"{_file(url)}{ending}").unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def _file(url: str) -> str:
 def databases(
     kinds: Sequence[str] = KINDS, server: str = "pgserver"
 ) -> Iterator[dict[str, Databases]]:
-    """Yield databases by kind, PostgreSQL by a package that has it; all are gone in the end."""
+    """Yield databases by kind, PostgreSQL from the package `server`; delete all at the end."""
     with TemporaryDirectory(prefix="ragshield", ignore_cleanup_errors=True) as folder:
         found = {"SQLite": Databases(Path(folder))}
         if "PostgreSQL" not in kinds:

@@ -1,4 +1,4 @@
-"""Decisions of a guard about documents that arrive: what is held, and what is recalled later."""
+"""Decisions of a guard about arriving documents: entries held at once, and recalled later."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Outcome:
 
     held: np.ndarray  # (n,)
     recalled: np.ndarray  # (n,)
-    before: np.ndarray  # (n,): came in before the guard was calibrated
+    before: np.ndarray  # (n,): arrived before the guard was calibrated
     findings: Counter[str]
-    named: str  # shifts
-    seconds: tuple[float, float]  # screening, all the rest
+    named: str  # detectors with a shift
+    seconds: tuple[float, float]  # screening, everything else
     calibrations: int
-    others: int  # entries recalled that stood there before the stream
+    others: int  # recalled entries that were stored before the stream
 
     @property
     def out(self) -> np.ndarray:
-        """Which entries were held or recalled."""
+        """Mask of the entries that were held or recalled."""
         gone: np.ndarray = self.held | self.recalled
         return gone
 
 
 def chunks(batch: Batch, size: int | None) -> list[Batch]:
-    """Return a batch in parts of a size; in one where there is none."""
+    """Return a batch in parts of a size; in one part if the size is none."""
     size = size or max(1, len(batch))
     return [batch.take(range(s, min(s + size, len(batch)))) for s in range(0, len(batch), size)]
 
@@ -46,12 +46,12 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
     Parameters
     ----------
     guard
-        Learns what it admits.
+        The guard; it learns the entries that it admits.
     parts
         Batches in the order of their arrival; no id comes twice.
     standing
-        Entries that the guard knows before. Recalled ones among them are counted as ``others``; of
-        new versions that are admitted, they leave before.
+        Entries that the guard knows before. Those that are recalled count as ``others``; an entry
+        leaves before its new version is admitted.
     """
     stream = concatenate(parts)
     row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
@@ -106,16 +106,16 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
 
 
 def opened(folder: Path | str) -> Guard:
-    """Return a saved guard, with a quarantine of its own."""
+    """Return a saved guard with a new quarantine."""
     return Guard.load(folder, quarantine=Quarantine("sqlite://"))
 
 
 def most(findings: Counter[str], n: int = 3) -> str:
-    """Return the most frequent findings with their numbers."""
+    """Return the most frequent findings with their counts."""
     return ", ".join(f"{count} {name}" for name, count in findings.most_common(n)) or "none"
 
 
 def failed(broken: Iterable[str]) -> None:
-    """Leave with an error that names the goals that are broken, if any is."""
+    """Exit with an error that names the missed goals, if there are any."""
     if lines := list(broken):
         raise SystemExit("Goals that are broken:\n" + "\n".join(f"- {line}" for line in lines))

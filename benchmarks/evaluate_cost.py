@@ -1,10 +1,10 @@
-"""What `ragshield evaluate` costs beside embedding the corpus, which it has to do anyway.
+"""Cost of `ragshield evaluate` beyond embedding the corpus, which it has to do anyway.
 
     python benchmarks/evaluate_cost.py            # writes benchmarks/results/evaluate_cost.md
     python benchmarks/evaluate_cost.py --quick    # the help desk; writes nothing
 
-5,000 Wikipedia passages as files of Markdown, read as a folder. Embedding alone first, then the
-command from the beginning, in a process of its own, with nothing remembered.
+5,000 Wikipedia passages as a folder of Markdown files. Embedding alone is timed first, then the
+whole command in a new process without caches.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
             (corpus / f"p{number}.md").write_text(text, encoding="utf-8")
         chunks = [text for rows in open_source(corpus).chunks() for text in rows.texts]
         model = MiniLMEmbeddings()
-        model.embed_documents(chunks[:64])  # the first texts wait for the model
+        model.embed_documents(chunks[:64])  # warm-up: loads the model
         begin = time.perf_counter()
         model.embed_documents(chunks)
         embedding = time.perf_counter() - begin
@@ -59,7 +59,7 @@ def main() -> None:
         command = [sys.executable, "-W", "ignore", "-c", COMMAND, "evaluate", str(corpus)]
         command += ["--fpr", fpr, "--output", str(report), "--work-dir", f"{folder}/vectors"]
         begin = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - of our own making
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own command
         whole = time.perf_counter() - begin
         found = Evaluation.read(report)
     n_attacks = len({recall.attack for recall in found.recalls})

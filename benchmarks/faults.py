@@ -1,11 +1,11 @@
-"""Killed at random points of an ingest, reopened and retried: what is lost, twice, or readable.
+"""Lost, repeated and readable entries after kills at random points of an ingest.
 
 python benchmarks/faults.py            # writes benchmarks/results/faults.md
 python benchmarks/faults.py --quick    # small, writes nothing
 
 A client writes made-up entries, a tenth of them poisoned, with updates, deletions and releases
-between, and is killed (SIGKILL) again and again; see crashes.py. The same ingest without a kill
-says what ought to be held. Then the bare frameworks: what they lose without a guard, saved in
+between, and is killed (SIGKILL) again and again; see crashes.py. The same ingest without kills
+is the baseline for held entries. Then the losses of the bare frameworks without a guard, saved in
 place and as docs/operating.md says.
 """
 
@@ -77,7 +77,7 @@ def server(store: str, folder: Path) -> Iterator[str]:
     if store != "PGVector":
         yield ""
         return
-    import pgserver  # noqa: PLC0415 - an extra of its own
+    import pgserver  # noqa: PLC0415 - an optional extra
 
     running = pgserver.get_server(folder / "pg", cleanup_mode="stop")
     yield running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
@@ -85,7 +85,7 @@ def server(store: str, folder: Path) -> Iterator[str]:
 
 
 def measured(store: str, n: int, known: int, kills: int, fpr: float) -> tuple[Outcome, Outcome]:
-    """Return what comes of an ingest without kills, and of one with them."""
+    """Return the outcomes of an ingest without kills, and of one with kills."""
     with TemporaryDirectory() as name, server(store, folder := Path(name)) as url:
 
         def task(name: str) -> Task:

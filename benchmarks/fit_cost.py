@@ -1,13 +1,13 @@
-"""What it costs to fit a guard with all detectors, and to screen.
+"""Cost of fitting a guard with all detectors, and of screening.
 
     python benchmarks/fit_cost.py                    # writes benchmarks/results/fit_cost.md
     python benchmarks/fit_cost.py --quick            # small, writes nothing
-    python benchmarks/fit_cost.py --size 1000000     # one size; a file of its own
+    python benchmarks/fit_cost.py --size 1000000     # one size; writes a separate file
 
-What passages cost is held against embedding them with MiniLM on the same cores.
+The cost per passage is compared with embedding by MiniLM on the same cores.
 
-Entries of the shared corpora; vectors are given, without labels. Past 77,000 entries the words of
-their texts are shuffled (see ``corpora.py``), which is harder to read than prose.
+Entries of the shared corpora without labels; vectors are given. Beyond 77,000 entries the words of
+the texts are shuffled (see ``corpora.py``), which takes longer to read than prose.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ COLUMNS = (
 
 
 def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
-    """Return a method that notes how long it took."""
+    """Return the method with a timer: each call adds its seconds to ``spent``."""
 
     def timing(*given: Any, **named: Any) -> Any:
         start = time.perf_counter()
@@ -66,21 +66,21 @@ def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[
 
 
 def forget_readings() -> None:
-    """Forget what was read in texts before."""
+    """Clear the caches of texts read before."""
     for remembered in (readable_texts, instructions, roles, questions):
         remembered.forget()
 
 
 def fitted(entries: Batch) -> tuple[Guard, float, float, Counter[str], float]:
-    """Return a guard, the seconds it took, of processor time, by detector, and the most GiB.
+    """Return a guard; its wall and processor seconds, those of each detector, and peak GiB.
 
-    Memory is what this process takes beyond what it had before, entries among it.
+    Memory counts the growth of this process; the entries were in memory before.
     """
     forget_readings()
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
     spent: Counter[str] = Counter()
     for detector in guard.detectors:
-        own = hasattr(detector, "held_out_scores")  # else its scores are those held out
+        own = hasattr(detector, "held_out_scores")  # else its scores are held-out scores
         for method in ("fit", "held_out_scores" if own else "score"):
             setattr(detector, method, timed(getattr(detector, method), detector.name, spent))
     before = high_water(anew=True)
@@ -91,17 +91,17 @@ def fitted(entries: Batch) -> tuple[Guard, float, float, Counter[str], float]:
 
 
 def high_water(*, anew: bool = False) -> float:
-    """Return the most memory that this process took, or from now on, in GiB; on Linux only."""
+    """Return the peak memory of this process in GiB, or restart it from now; Linux only."""
     if anew:
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # what earlier fits have left would be used again, unseen
+        ctypes.CDLL(None).malloc_trim(0)  # else memory freed by earlier fits would hide the growth
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     told = Path("/proc/self/status").read_text(encoding="ascii")
     return float(told.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
 def screening(guard: Guard, new: Batch) -> float:
-    """Return the seconds that new entries take to be screened, the median of some rounds."""
+    """Return the seconds of screening new entries, the median of some rounds."""
     rounds = []
     for _ in range(ROUNDS):
         forget_readings()
@@ -112,9 +112,9 @@ def screening(guard: Guard, new: Batch) -> float:
 
 
 def embedding(texts: Sequence[str]) -> float:
-    """Return the seconds that MiniLM takes for texts, the embedding alone."""
+    """Return the seconds that MiniLM takes to embed texts."""
     model = MiniLMEmbeddings()
-    model.embed_documents(texts[:64])  # the first texts wait for the model
+    model.embed_documents(texts[:64])  # warm-up: loads the model
     start = time.perf_counter()
     model.embed_documents(list(texts))
     return time.perf_counter() - start

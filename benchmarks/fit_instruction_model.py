@@ -1,15 +1,15 @@
-"""The model of ideas of InstructionDetector: fitted anew, cross-validated, compared with today's.
+"""Fit, cross-validation and comparison of InstructionDetector's model of ideas.
 
     python benchmarks/fit_instruction_model.py            # writes results/instruction_model.md
     python benchmarks/fit_instruction_model.py --quick    # small, writes nothing
-    python benchmarks/fit_instruction_model.py --write weights.json   # the fitted weights as well
+    python benchmarks/fit_instruction_model.py --write weights.json   # writes the weights, too
 
 Trained on orders to models and to people that were written for this project
 (`wordings/*_dev.jsonl`, `wordings/orders.json`, the examples of the rules), and on passages of
-public corpora. Of each text the stretch counts that the model itself finds most suspicious
-(multiple-instance learning). The words of ideas, and the gate that leaves out dull sentences, are
-not fitted. `wordings/*_test.jsonl` is read for the comparison at the end and for nothing else;
-with `--unseen` and `--quick` the other half stands in for it.
+public corpora. Each text is represented by the stretch that the model finds most suspicious
+(multiple-instance learning). The words of ideas, and the gate that skips dull sentences, are not
+fitted. `wordings/*_test.jsonl` is read only for the comparison at the end; `--unseen` and `--quick`
+replace it by the other half.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 WORDINGS = HERE / "wordings"
 PACKAGE = Path(concepts.__file__).parent
 SEED = 0
-# Clean passages: those of even numbers train, those of odd numbers compare.
+# Clean passages: even numbers are for training, odd numbers for comparison.
 CORPORA = (
     "wiki_passages",
     "near_duplicate_docs",
@@ -55,17 +55,17 @@ CORPORA = (
 )
 PER_CORPUS = 1000
 COMPARED_PER_CORPUS = 2000
-# Texts drawn of each pattern of orders.json; every other stands among statements.
+# Texts drawn from each pattern of orders.json; every other one is put among statements.
 PER_PATTERN = 8
-FAMILY_OF = {"blocker": "refusal"}  # one thing, called differently in the wordings
-# Combinations of ideas that fewer texts hold have no weight.
+FAMILY_OF = {"blocker": "refusal"}  # the wordings use another name
+# A combination of ideas needs this many texts for a weight.
 MIN_TEXTS = 3
 ROUNDS = 6
-STRENGTHS = (0.03, 0.1, 0.3, 1.0)  # of sklearn's C
+STRENGTHS = (0.03, 0.1, 0.3, 1.0)  # values of sklearn's C
 FOLDS = 5
 FAMILY_FOLDS = 10
 DIGITS = 2
-# Of clean passages, at most this share is convincing: where log-odds are 0.
+# Largest share of clean passages with log-odds above 0.
 CONVINCED = 0.001
 RATES = (0.001, 0.005, 0.01)
 HELD_OUT_RATE = 0.005
@@ -73,7 +73,7 @@ HELD_OUT_RATE = 0.005
 
 @dataclass(frozen=True)
 class Example:
-    """A text, whether it is an order to a model, and what it is held out with."""
+    """A text, whether it is an order to a model, and the groups by which it is held out."""
 
     text: str
     injected: bool
@@ -92,13 +92,13 @@ class Bag:
 
 @dataclass(frozen=True)
 class Weights:
-    """What a fit has found: log-odds are the bias and the weights of what a stretch holds."""
+    """Fitted weights: the log-odds of a stretch are the bias and the weights of its ideas."""
 
     bias: float
     of: dict[str, float]
 
     def model(self) -> Model:
-        """Return the model of the package with these weights."""
+        """Return the package's model with these weights."""
         return Model({**data_file(), "bias": self.bias, "weights": self.of})
 
 
@@ -106,7 +106,7 @@ class Weights:
 
 
 def data_file() -> dict[str, Any]:
-    """Return the model of the package as its file has it."""
+    """Return the data of the package's model file."""
     data: dict[str, Any] = json.loads((PACKAGE / "concepts.json").read_text(encoding="utf-8"))
     return data
 
@@ -125,7 +125,7 @@ def wordings(half: str) -> list[Example]:
 
 
 def rule_examples() -> list[Example]:
-    """Return what rules say that they find, and what they leave alone."""
+    """Return the positive and negative examples of the rules."""
     rules = json.loads((PACKAGE / "rules.json").read_text(encoding="utf-8"))["rules"]
     return [
         Example(text, injected, rule["family"], rule["language"], "rules")
@@ -136,14 +136,14 @@ def rule_examples() -> list[Example]:
 
 
 def orders(per_pattern: int = PER_PATTERN) -> list[Example]:
-    """Return orders to models and to people, drawn from patterns; each once."""
+    """Return orders to models and to people, drawn from patterns without repeats."""
     found = []
     patterns = json.loads((WORDINGS / "orders.json").read_text(encoding="utf-8"))
     for language, of in patterns.items():
         for injected, key in ((True, "models"), (False, "people")):
             for family, family_patterns in of[key].items():
                 for pattern in family_patterns:
-                    rng = random.Random(f"{SEED} {language} {pattern}")  # noqa: S311 - no secret
+                    rng = random.Random(f"{SEED} {language} {pattern}")  # noqa: S311 - not for security
                     texts = _drawn(pattern, of["slots"], of["statements"], per_pattern, rng)
                     found += [Example(t, injected, family, language, "orders") for t in texts]
     return found
@@ -168,7 +168,7 @@ def _drawn(
 
 
 def passages(half: int, per_corpus: int) -> dict[str, list[Example]]:
-    """Return clean passages of public corpora: of even (0) or odd (1) numbers."""
+    """Return clean passages of public corpora with even (0) or odd (1) numbers."""
     found = {}
     for name in CORPORA:
         rows = read_rows(name)
@@ -192,7 +192,7 @@ def bag_of(example: Example, known: Model) -> Bag:
 
 
 class Columns:
-    """Ideas, and pairs of them, that enough texts hold."""
+    """Columns of the fit: ideas and pairs of ideas that occur in enough texts."""
 
     def __init__(self, bags: Iterable[Bag]) -> None:
         texts: dict[tuple[int, ...], int] = {}
@@ -225,11 +225,11 @@ def fitted(bags: Sequence[Bag], names: Sequence[str], strength: float) -> Weight
     Parameters
     ----------
     bags
-        Those without a stretch teach nothing and are left out.
+        Training texts; those without a stretch are left out.
     names
-        Of ideas, by their number.
+        Names of the ideas, by number.
     strength
-        sklearn's ``C``: the inverse of how much large weights cost.
+        sklearn's ``C``, the inverse of the penalty on large weights.
     """
     bags = [bag for bag in bags if bag.masks]
     columns = Columns(bags)
@@ -237,7 +237,7 @@ def fitted(bags: Sequence[Bag], names: Sequence[str], strength: float) -> Weight
     every = columns.matrix(masks)
     starts = np.cumsum([0, *(len(bag.masks) for bag in bags)])
     injected = np.array([bag.example.injected for bag in bags])
-    # Before anything is known, the stretch with the most ideas.
+    # The first choice is the stretch with the most ideas.
     scores = np.array([mask.bit_count() for mask in masks], dtype=np.float64)
     chosen: NDArray[np.int64] | None = None
     for _ in range(ROUNDS):
@@ -259,13 +259,13 @@ def fitted(bags: Sequence[Bag], names: Sequence[str], strength: float) -> Weight
 
 
 def logits(bags: Sequence[Bag], model: Model) -> NDArray[np.float64]:
-    """Return the log-odds of each text's strongest stretch; of one without any, minus infinity."""
+    """Return the log-odds of each text's strongest stretch; minus infinity if it has none."""
     return np.array([max(map(model.logit, bag.masks), default=-np.inf) for bag in bags])
 
 
 def shifted(weights: Weights, clean: NDArray[np.float64]) -> Weights:
-    """Return weights whose log-odds are 0 where a small share of clean passages begins."""
-    # Fewer may have a stretch at all.
+    """Return the weights, shifted so that few clean passages have log-odds above 0."""
+    # Even fewer passages may have a stretch; then the quantile is minus infinity.
     bar = max(float(np.quantile(clean, 1 - CONVINCED, method="higher")), weights.bias)
     return Weights(round(weights.bias - bar, 3), weights.of)
 
@@ -275,15 +275,15 @@ def shifted(weights: Weights, clean: NDArray[np.float64]) -> Weights:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a fit without a group made of it."""
+    """Results on a group by a fit without it."""
 
     group: str
     found: tuple[int, int]
-    """Orders to models above the threshold, of how many; of wordings and drawn ones."""
+    """Orders to models above the threshold, and in all; from the wordings and the patterns."""
     found_written: tuple[int, int]
-    """Of wordings alone."""
+    """The same for orders from the wordings alone."""
     alarms: tuple[int, int]
-    """Orders to people."""
+    """Orders to people above the threshold, and in all."""
 
 
 def cross_validated(
@@ -293,9 +293,9 @@ def cross_validated(
     strength: float,
     folds: int,
 ) -> tuple[list[HeldOut], NDArray[np.float64]]:
-    """Return what fits find in groups that they have not seen, and log-odds of such passages.
+    """Return the results of each held-out group, and the log-odds of held-out passages.
 
-    The threshold of a fold is the one above which a small share of its clean passages lies.
+    A small share of the clean passages of a fold exceeds its threshold.
     """
     groups = sorted({group for bag in bags if (group := group_of(bag)) is not None})
     fold_of = {group: number % folds for number, group in enumerate(groups)}
@@ -330,12 +330,12 @@ def _counted(over: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[int, in
 
 
 def by_family(bag: Bag) -> str | None:
-    """Return the family or kind of a text of ours."""
+    """Return the family or kind of one of our own texts."""
     return None if bag.example.source == "corpora" else bag.example.family
 
 
 def by_language(bag: Bag) -> str | None:
-    """Return the language of a text of ours, where it is known."""
+    """Return the language of one of our own texts, if it is known."""
     language = bag.example.language
     return language if language in LANGUAGES else None
 
@@ -345,20 +345,20 @@ def by_language(bag: Bag) -> str | None:
 
 @contextmanager
 def in_force(model: Model) -> Iterator[None]:
-    """Have the detector go by another model of ideas."""
-    matching.suspicion.forget()  # verdicts of the model before
+    """Let the detector use another model of ideas."""
+    matching.suspicion.forget()  # verdicts of the previous model
     with patch.object(concepts, "model", lambda: model):
         yield
     matching.suspicion.forget()
 
 
 def scores_of(examples: Sequence[Example]) -> NDArray[np.float64]:
-    """Return what the detector makes of texts."""
+    """Return the detector's scores of texts."""
     return np.array([matching.suspicion(example.text).score for example in examples])
 
 
 def compared(models: dict[str, Model], half: str, per_corpus: int) -> list[str]:
-    """Return tables of models on texts that none was fitted on, at equal false-positive rates."""
+    """Return tables of the models on unseen texts, at equal false-positive rates."""
     test = wordings(half)
     clean = passages(1, per_corpus)
     clean["notinject_one"] = [
@@ -407,7 +407,7 @@ def _rates_head() -> list[str]:
 def _at_rates(
     held: NDArray[np.float64], injected: NDArray[np.bool_], passed: NDArray[np.float64]
 ) -> list[tuple[float, float]]:
-    """Return the shares of attacks and of hard benign texts above thresholds of equal rates."""
+    """Return the shares of attacks and of hard benign texts above the threshold of each rate."""
     shares = []
     for rate in RATES:
         over = held > np.quantile(passed, 1 - rate, method="higher")
@@ -424,7 +424,7 @@ def _rates_row(name: str, at_rates: Sequence[tuple[float, float]]) -> str:
 
 
 def table(title: str, results: Sequence[HeldOut]) -> list[str]:
-    """Return a table of groups that were held out."""
+    """Return a table of held-out groups."""
     head = (
         f"| {title} held out | orders to models found | of the wordings alone | orders to people |"
     )
@@ -436,7 +436,7 @@ def table(title: str, results: Sequence[HeldOut]) -> list[str]:
 
 
 def together(results: Sequence[HeldOut]) -> HeldOut:
-    """Return all groups as one."""
+    """Return the results of all groups together."""
 
     def total(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
         hits, n = zip(*pairs, strict=True)
@@ -456,7 +456,7 @@ def _share(pair: tuple[int, int]) -> str:
 
 
 def chosen_strength(bags: Sequence[Bag], names: Sequence[str]) -> tuple[float, list[str]]:
-    """Return the strength with the best cross-validation, and the lines that say so."""
+    """Return the strength with the best cross-validation, and the lines of its table."""
     lines = ["", "| C | orders to models found | of the wordings alone | orders to people |"]
     lines.append("|---|---|---|---|")
     values = {}
@@ -470,7 +470,7 @@ def chosen_strength(bags: Sequence[Bag], names: Sequence[str]) -> tuple[float, l
 
 
 def main() -> None:
-    """Fit, cross-validate, compare; write what came out."""
+    """Fit, cross-validate and compare; write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
     parser.add_argument("--write", type=Path, help="where the fitted weights go")

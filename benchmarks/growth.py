@@ -1,12 +1,12 @@
-"""A knowledge base that grows: whether the accepted rate holds, and poison is still caught.
+"""False-positive rate and recall of a guard while its knowledge base grows.
 
-    python benchmarks/growth.py            # what is stale, writes benchmarks/results/growth.md
-    python benchmarks/growth.py --quick    # small streams, writes nothing; fails beyond the goals
-    python benchmarks/growth.py --only clean imitations   # some parts, others as before
+    python benchmarks/growth.py            # stale parts, writes benchmarks/results/growth.md
+    python benchmarks/growth.py --quick    # small streams, writes nothing; fails on missed goals
+    python benchmarks/growth.py --only clean imitations   # these parts, the others stay
 
 The default guard at 1 %, entries in batches of 100, written as the guarded stores write them:
-screen, hold, recall, learn; some streams go through a guarded store itself. What is held or
-recalled counts, once.
+screen, hold, recall, learn; some streams go through a real guarded store. An entry that is held or
+recalled counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream per core
 
 import numpy as np
 from cliques import attack, knowledge_base
@@ -43,8 +43,8 @@ BATCH = 100
 ADOPTED = 1_000
 BLOCK = 1_000
 POISONED = 0.01
-# What the short streams of --quick may have held and recalled: the goals of long ones, and as much
-# again as two thousand entries leave to chance.
+# Most entries that a short stream of --quick may have held and recalled: the goals of long streams
+# and a tolerance for the chance in two thousand entries.
 MOST_HELD, MOST_RECALLED = 0.02, 0.005
 
 HEAD = """# A knowledge base that grows
@@ -129,7 +129,7 @@ that each stands for itself; "files": `file_path` as readers give it.
 
 | corpus | read as | held | worst thousand | findings |
 |---|---|---|---|---|"""
-# Draws of targets, and pages in a file of templated documentation.
+# Draws of targets; pages per file of templated documentation.
 DRAWS, PAGES = 2, 60
 COST_HEAD = """
 ## Cost
@@ -141,7 +141,7 @@ Per entry, at batches of 100, Wikipedia, from {adopted} to the size given; one t
 
 
 def grow(guard: Guard, stream: Batch, adopted: int, size: int = BATCH) -> Outcome:
-    """Write a stream behind the entries that are adopted first."""
+    """Adopt the first entries of a stream, then write the rest."""
     if adopted:
         learn_store(guard, stream.take(range(adopted)), None)
     return arrive(guard, chunks(stream.take(range(adopted, len(stream))), size))
@@ -156,26 +156,26 @@ def shuffled(batch: Batch, seed: int = 0) -> Batch:
 
 
 def by_lineage(batch: Batch, seed: int = 0) -> Batch:
-    """Return the entries document after document, the documents in random order."""
+    """Return the entries by document, the documents in random order."""
     names = list(dict.fromkeys(batch.lineages))
     rank = dict(zip(names, np.random.default_rng(seed).permutation(len(names)), strict=True))
     return batch.take(sorted(range(len(batch)), key=lambda r: (rank[batch.lineages[r]], r)))
 
 
 def own_lineages(batch: Batch) -> Batch:
-    """Return the entries with a lineage each."""
+    """Return the entries, each with its own lineage."""
     return replace(batch, lineages=tuple(f"source {i}" for i in batch.ids))
 
 
 def by_topic(seed: int = 0) -> Batch:
-    """Return the web passages topic after topic, without lineages."""
+    """Return the web passages by topic, without lineages."""
     topics = [row["topic"] for row in read_rows("redundant_web_passages")]
     batch = replace(load("redundant_web_passages"), lineages=tuple(topics))
     return replace(by_lineage(batch, seed), lineages=(None,) * len(batch))
 
 
 def versions(seed: int = 0) -> Batch:
-    """Return Wikipedia passages of which a third comes again, with a sentence less, as new ids."""
+    """Return Wikipedia passages; a third of them repeats a sentence shorter, under new ids."""
     base = own_lineages(shuffled(load("wiki_passages"), seed)).take(range(9_000))
     again = base.take(range(3_000))
     texts = tuple(t.rpartition(". ")[0] or t for t in again.texts)
@@ -200,7 +200,7 @@ def ham(name: str) -> Batch:
 
 @cache
 def streams() -> dict[str, tuple[Callable[[], Batch], int, int | None]]:
-    """Return streams by name: how to make one, how many are adopted, how many entries in all."""
+    """Return streams by name: a function that makes it, entries to adopt, entries in all."""
     wiki, web, docs = (
         lambda name=name: knowledge_base(name)
         for name in ("wikipedia", "web + nq", "near-duplicate docs")
@@ -240,16 +240,16 @@ def streams() -> dict[str, tuple[Callable[[], Batch], int, int | None]]:
 
 
 def shuffled_rest(n: int, first: int) -> np.ndarray:
-    """Return the rows that a shuffled stream has behind its first ones, in order."""
+    """Return the rows of a shuffled stream after its first ones, sorted."""
     return np.sort(np.random.default_rng(0).permutation(n)[first:])
 
 
 def clean_stream(name: str, seed: int, longest: int | None) -> dict[str, Any]:
-    """Return what becomes of a clean stream."""
+    """Return the outcome of a clean stream."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     make, adopted, size = streams()[name]
     stream = make()
-    if seed:  # another draw of the same, shorter: only for streams in random order
+    if seed:  # another, shorter draw: only for streams in random order
         stream, longest = shuffled(stream, seed), longest or 8_000
     stream = stream.take(range(min(len(stream), size or len(stream), longest or len(stream))))
     found = grow(default_guard(), stream, adopted)
@@ -267,13 +267,13 @@ def clean_stream(name: str, seed: int, longest: int | None) -> dict[str, Any]:
 
 
 def worst_block(out: np.ndarray) -> float:
-    """Return the largest share of a thousand entries in a row that is out."""
+    """Return the largest share held or recalled in a thousand consecutive entries."""
     starts = range(0, max(1, len(out) - BLOCK // 2), BLOCK)
     return max(float(out[start : start + BLOCK].mean()) for start in starts)
 
 
 def stored_stream(name: str, longest: int | None) -> dict[str, Any]:
-    """Return what becomes of a clean stream that is written through a guarded store."""
+    """Return the outcome of a clean stream that is written through a guarded store."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     make, adopted, _ = streams()[name]
     stream = make()
@@ -304,7 +304,7 @@ def stored_stream(name: str, longest: int | None) -> dict[str, Any]:
 
 
 def default_guard() -> Guard:
-    """Return the guard that is measured."""
+    """Return the measured guard."""
     return Guard.default(FPR, quarantine=Quarantine("sqlite://"))
 
 
@@ -348,7 +348,7 @@ def attacked_stream(
 ) -> str:
     """Return a line about a stream with poison in it.
 
-    What is adopted is as it comes, with poison in it, or "clean", or "nothing".
+    The adopted entries are those "as it comes" with poison, or "clean", or "nothing".
     """
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     corpus = shuffled(knowledge_base(base))
@@ -397,7 +397,7 @@ def attacks(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 
 
 def starts(start: str, longest: int | None) -> list[tuple[Any, ...]]:
-    """Return the jobs of streams with poison that start in another way."""
+    """Return the jobs of streams with poison that start clean, or with nothing."""
     return [
         (base, "poisonedrag_nq", text, k, longest, start)
         for base in ("wikipedia", "web + nq")
@@ -407,13 +407,13 @@ def starts(start: str, longest: int | None) -> list[tuple[Any, ...]]:
 
 
 def clean_starts(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
-    """Return the table of streams with poison that adopted none."""
+    """Return the table of streams with poison whose adopted entries are clean."""
     jobs = starts("clean", longest)
     return [CLEAN_START_HEAD, *progress(pool, attacked_stream, jobs, "clean starts")]
 
 
 def from_nothing(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
-    """Return the table of streams with poison before which nothing was adopted."""
+    """Return the table of streams with poison that adopted nothing."""
     jobs = starts("nothing", longest)
     return [NOTHING_HEAD, *progress(pool, attacked_stream, jobs, "from nothing")]
 
@@ -558,11 +558,11 @@ def topics(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
     return [TOPIC_HEAD, *progress(pool, attacked_topic, jobs[: 1 if longest else None], "topics")]
 
 
-# Lineages: what an attacker claims, and what metadata says by default
+# Lineages: claimed by an attacker, and read from metadata by default
 
 
 def claimed(base: str, k: int) -> str:
-    """Return a line about raw groups under lineages that whoever wrote them has made up."""
+    """Return a line about raw groups under lineages that the attacker made up."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     corpus = shuffled(knowledge_base(base)).take(range(9_000))
     guard = Guard(
@@ -600,10 +600,10 @@ def claims(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 
 
 def read_by(reader: str, corpus: str, longest: int | None) -> str:
-    """Return a line about pages that come file by file, as a reader describes them."""
+    """Return a line about pages that arrive file by file, with the metadata of a reader."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     pages = load(corpus, lineage="title")
-    if corpus == "near_duplicate_docs":  # of one topic each: so many in a row make a file
+    if corpus == "near_duplicate_docs":  # a file is a run of pages on one topic
         pages = pages.take(np.argsort(pages.ids, kind="stable"))
         pages = replace(pages, lineages=tuple(f"{i // PAGES}" for i in range(len(pages))))
     pages = by_lineage(pages)
@@ -622,7 +622,7 @@ def read_by(reader: str, corpus: str, longest: int | None) -> str:
 
 
 def pages(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
-    """Return the table of pages whose lineage is what metadata says by default."""
+    """Return the table of pages whose lineage is read from metadata by default."""
     jobs = [
         (reader, corpus, longest)
         for corpus in ("near_duplicate_docs", "wiki_passages")
@@ -632,7 +632,7 @@ def pages(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 
 
 def cost_of(size: int) -> str:
-    """Return a line about what growing costs."""
+    """Return a line about the cost of growth."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     stream = own_lineages(shuffled(load("wiki_passages"))).take(range(size))
     found = grow(default_guard(), stream, ADOPTED)
@@ -642,7 +642,7 @@ def cost_of(size: int) -> str:
 
 
 def cost(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
-    """Return the table of costs, one measured after the other."""
+    """Return the table of costs, measured one at a time."""
     del pool
     sizes = (2_000,) if longest else (3_000, 10_000)
     return [COST_HEAD.format(adopted=f"{ADOPTED:,}"), *(cost_of(size) for size in sizes)]
@@ -684,7 +684,7 @@ def main() -> None:
         for name in wanted:
             lines = PARTS[name](longest, pool)
             print("\n".join(lines), flush=True)
-            if not arguments.quick:  # each part as soon as it is there
+            if not arguments.quick:  # write each part as soon as it is measured
                 done.put(name, lines)
 
 

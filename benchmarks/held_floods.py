@@ -1,11 +1,11 @@
-"""Measure how a flood of held attacks affects later entries, and genuine pages before it.
+"""Effect of a flood of held attacks on later entries, and on genuine pages before it.
 
     python benchmarks/held_floods.py            # writes benchmarks/results/held_floods.md
     python benchmarks/held_floods.py --quick    # a small flood, writes nothing
 
-Nobody reviews what is held. Then clean passages come, and raw texts of poisonedrag_nq, one by one.
-In the second part genuine pages on the attacked questions come first: how many are recalled because
-an attack on the same questions is held?
+Nobody reviews the held entries. Then clean passages arrive, and raw texts of poisonedrag_nq one by
+one. In the second part genuine pages on the attacked questions arrive first; the figure is how many
+of them are recalled because an attack on the same questions is held.
 """
 
 from __future__ import annotations

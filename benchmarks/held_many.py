@@ -1,8 +1,8 @@
-"""What a quarantine costs with 100,000 held entries: opening a store, and each single operation.
+"""Cost of a quarantine with 100,000 held entries: opening a store, and each operation.
 
 python benchmarks/held_many.py            # writes benchmarks/results/held_many.md
 python benchmarks/held_many.py --quick    # small, writes nothing
-python benchmarks/held_many.py --database postgresql+psycopg://...  # an empty one
+python benchmarks/held_many.py --database postgresql+psycopg://...  # an empty database
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ragshield_core.model.entries import Entry
 from ragshield_core.store.mask import Claims, Mask
 
 DIM = 384
-PARTS = 10  # of each document
+PARTS = 10  # per document
 PAGE = 1000
 ROUNDS = 20
 OPEN_GOAL, GOAL = 2.0, 50.0  # seconds, milliseconds
@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Parts(Mask[tuple[str, str]]):
-    """As LangChain's mask: what it hides is a part of something."""
+    """A mask like LangChain's: the hidden items are parts of a document."""
 
     def id_of(self, item: tuple[str, str]) -> str:
         """Return the id."""
@@ -45,7 +45,7 @@ class Parts(Mask[tuple[str, str]]):
 
 
 def entries(start: int, end: int) -> Batch:
-    """Return entries with vectors and metadata of a usual size."""
+    """Return entries with vectors and metadata of usual size."""
     rng = np.random.default_rng(start)
     numbers = range(start, end)
     return Batch.of(
@@ -59,20 +59,20 @@ def entries(start: int, end: int) -> Batch:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long something takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def milliseconds(work: Callable[[int], object]) -> tuple[float, float]:
-    """Return the median and the worst of some rounds."""
+    """Return the median and the worst time of some rounds."""
     times = [1000 * seconds(lambda i=i: work(i)) for i in range(ROUNDS)]  # type: ignore[misc]
     return float(np.median(times)), max(times)
 
 
 def operations(quarantine: Quarantine, n: int) -> dict[str, Callable[[int], object]]:
-    """Return what is measured, each on entries of its own."""
+    """Return the measured operations, each on its own entries."""
     mask = Parts()
     mask.load(quarantine)
 

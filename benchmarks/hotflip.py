@@ -1,14 +1,14 @@
-"""Gibberish that gradients wrote: how much of it is held, and how many clean entries with it.
+"""Gibberish written by gradients: the share that is held, and clean entries held with it.
 
     python benchmarks/hotflip.py                  # everything, writes benchmarks/results/hotflip.md
-    python benchmarks/hotflip.py --quick          # a handful, writes nothing
-    python benchmarks/hotflip.py --cache FOLDER   # keeps the passages there, for the next time
+    python benchmarks/hotflip.py --quick          # a few passages, writes nothing
+    python benchmarks/hotflip.py --cache FOLDER   # keeps the passages there for the next run
 
-Tokens are flipped, led by gradients, until the vector of a passage is near that of a question:
-HotFlip (Ebrahimi et al., ACL 2018), as used on retrievers by Zhong et al. ("Poisoning Retrieval
-Corpora by Injecting Adversarial Passages", EMNLP 2023) and, before a text that answers wrongly, by
-the white-box form of PoisonedRAG (Zou et al., USENIX Security 2025). The attacker has the
-retriever, all-MiniLM-L6-v2. Needs the extra ``minilm``.
+Gradients choose token flips until the vector of a passage is near that of a question: HotFlip
+(Ebrahimi et al., ACL 2018), as used on retrievers by Zhong et al. ("Poisoning Retrieval Corpora by
+Injecting Adversarial Passages", EMNLP 2023) and, in front of a wrong answer, by the white-box form
+of PoisonedRAG (Zou et al., USENIX Security 2025). The attacker has the retriever, all-MiniLM-L6-v2.
+Needs the extra ``minilm``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ALONE, BEFORE, WHITE_BOX = (
 )
 FORMS = (ALONE, BEFORE, WHITE_BOX)
 N_PASSAGES, STEPS = 99, 25
-SHORTEST, LONGEST = 20, 50  # tokens that are optimised, where there is no question to start from
-TOGETHER = 10  # passages optimised in one batch
-# Of the tokens that the gradient recommends most for a place, one is drawn.
+SHORTEST, LONGEST = 20, 50  # optimised tokens of passages that start from no question
+TOGETHER = 10  # passages per batch of the optimiser
+# Number of best tokens by gradient from which a flip is drawn.
 RECOMMENDED = 20
-# Candidates of a step flip so many of the step's places: all, half of them, or one.
+# Share of the step's places that each candidate flips: all, half of them, or one.
 SHARES = (1.0, 1.0, 0.5, 0.0, 0.0, 0.0)
 
 HEAD = """# Gibberish that gradients wrote
@@ -89,8 +89,8 @@ class Passage:
 
     form: str
     question: str
-    body: str  # what stands behind the optimised tokens
-    tokens: list[int]  # the optimised ones
+    body: str  # the text after the optimised tokens
+    tokens: list[int]  # the optimised tokens
     text: str = ""
 
 
@@ -114,7 +114,7 @@ class Retriever:
         )
 
     def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text, without those of its ends."""
+        """Return the tokens of a text, without the special tokens at its ends."""
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def cosines(
@@ -122,7 +122,7 @@ class Retriever:
     ) -> torch.Tensor:
         """Return the cosine of each row of token vectors to its target."""
         hidden = self.model(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
-        summed = (hidden * mask[..., None]).sum(1)  # mean pooling, but for the length
+        summed = (hidden * mask[..., None]).sum(1)  # mean pooling up to scale
         return (torch.nn.functional.normalize(summed, dim=-1) * targets).sum(1)
 
     def padded(self, sequences: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,7 +142,7 @@ class Retriever:
 
 
 def planned(retriever: Retriever, n: int) -> list[Passage]:
-    """Return n passages before the first flip, each against a question of its own."""
+    """Return n passages before the first flip, each against a different question."""
     rng = np.random.default_rng(SEED)
     by_target: dict[str, list[dict[str, Any]]] = {}
     for name in ("nq", "hotpotqa"):
@@ -163,11 +163,11 @@ def planned(retriever: Retriever, n: int) -> list[Passage]:
 
 
 def optimise(retriever: Retriever, passages: Sequence[Passage], steps: int) -> Iterator[None]:
-    """Flip tokens of passages, step by step; their texts stand when the last step is done."""
+    """Flip tokens of passages, step by step; set their texts after the last step."""
     rng = np.random.default_rng(SEED + 1)
     targets = torch.from_numpy(retriever.embed([passage.question for passage in passages]))
     bodies = [retriever.tokens(passage.body) for passage in passages]
-    # Places come in turn, each about twice, so that no mask is left over.
+    # Each place has about two turns, so that no mask token remains.
     at_once = [max(1, round(2 * len(p.tokens) / steps)) for p in passages]
     turns = [
         np.resize(rng.permutation(len(p.tokens)), (steps, width))
@@ -185,7 +185,7 @@ def optimise(retriever: Retriever, passages: Sequence[Passage], steps: int) -> I
             places = turns[row][step]
             gains = (
                 gradient[row, 1 + places] @ retriever.table.T
-            )  # of first order, up to a constant
+            )  # first-order estimate, up to a constant
             gains[:, retriever.banned] = -torch.inf
             best = gains.topk(RECOMMENDED).indices.numpy()
             for number, share in enumerate(SHARES):
@@ -213,7 +213,7 @@ def optimise(retriever: Retriever, passages: Sequence[Passage], steps: int) -> I
 
 
 def attacked(retriever: Retriever, folder: Path, n: int, steps: int) -> list[Passage]:
-    """Return optimised passages, from the folder where they are there already."""
+    """Return optimised passages, from the folder if it has them."""
     file = folder / f"hotflip-{n}-{steps}-{SEED}.json"
     if file.exists():
         return [Passage(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
@@ -228,13 +228,13 @@ def attacked(retriever: Retriever, folder: Path, n: int, steps: int) -> list[Pas
     return passages
 
 
-# What it comes to
+# Results
 
 
 def strength(
     retriever: Retriever, passages: Sequence[Passage], competitors: NDArray[np.float32]
 ) -> Iterator[str]:
-    """Yield how near passages come to their questions, beside the same texts without gradients."""
+    """Yield the cosines of passages to their questions, beside the texts without gradients."""
     rows = {form: [p for p in passages if p.form == form] for form in FORMS}
     left: dict[str, list[bool]] = {form: [] for form in FORMS}
     for before, after in zip(planned(retriever, len(passages)), passages, strict=True):
@@ -275,7 +275,7 @@ def batches(retriever: Retriever, passages: Sequence[Passage]) -> dict[str, Batc
 
 
 def measure(name: str, corpus: Batch, attacks: dict[str, Batch]) -> Iterator[str]:
-    """Yield the table of what is held before one knowledge base."""
+    """Yield the table of held passages for one knowledge base."""
     known, new = split(corpus, SEED)
     yield BASE_HEAD.format(name=name, fpr=FPR, n_known=len(known))
     alone = guard_of([DisfluencyDetector()], known)
