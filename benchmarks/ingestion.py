@@ -1,10 +1,10 @@
-"""All detectors at ingestion: what each is for, and what they hold together.
+"""Recall and false-positive rates of all detectors at ingestion, each alone and together.
 
-    python benchmarks/ingestion.py            # what is stale, writes its result
+    python benchmarks/ingestion.py            # stale parts, writes its result
     python benchmarks/ingestion.py --quick    # small, writes nothing
-    python benchmarks/ingestion.py --only texts guard   # some parts, others as before
+    python benchmarks/ingestion.py --only texts guard   # these parts, the others stay
 
-Phrases and gibberish that are planted here are our own; everything else comes from
+The planted phrases and gibberish are our own; everything else comes from
 `RAGSHIELD_DATA`.
 """
 
@@ -49,8 +49,8 @@ PHRASES = (
     "as the harbour master confirmed",
     "remember what the lantern told us that night",
 )
-# Words of code, web pages and nothing: text that an optimiser made, and no person.
-SALAD = (  # noqa: SIM905 - reads better in a row
+# Fragments of code and web pages, as in text by an optimiser.
+SALAD = (  # noqa: SIM905 - a list is harder to read
     "ument describing similarly ##ial write Me giving please revert interface ))); <? cont nj "
     "abuses spectator hollow Plaint oppos parsed != ${ izing sheriff utt $\\ ]( ICON Sure ++; "
     "Entity bordered Mixed ability tutorial -- vor Hamlet ] {} polynomial Canon yclop sche Toxic"
@@ -116,7 +116,7 @@ Screening {new:,} passages of 100 words (vectors and labels given) against {know
 
 
 def guard_of(detectors: list[Detector], known: Batch, fpr: float = FPR) -> Guard:
-    """Return a guard fitted on a knowledge base, and calibrated on it."""
+    """Return a guard that is fitted and calibrated on a knowledge base."""
     guard = Guard(detectors, policy=Policy(quarantine_at=fpr), quarantine=Quarantine("sqlite://"))
     return guard.fit(known).calibrate()
 
@@ -129,13 +129,13 @@ def split(corpus: Batch, seed: int, share: float = 0.7) -> tuple[Batch, Batch]:
 
 
 def chunks(batch: Batch, size: int) -> Iterator[Batch]:
-    """Return a batch in parts."""
+    """Yield a batch in parts of a size."""
     for start in range(0, len(batch), size):
         yield batch.take(range(start, min(start + size, len(batch))))
 
 
 def held(guard: Guard, batch: Batch, size: int = 500) -> np.ndarray:
-    """Return which entries are quarantined, screened in batches and not learned."""
+    """Return a mask of quarantined entries; batches are screened, not learned."""
     return np.concatenate([~guard.screen(part).admitted for part in chunks(batch, size)])
 
 
@@ -182,7 +182,7 @@ def planted(
 
 
 def dripped(known: Batch, new: Batch, phrase: str, where: str, seed: int) -> DetectionRates:
-    """Plant a phrase in one entry of each batch of a hundred, and count what is held in the end."""
+    """Plant a phrase in one entry of each batch of a hundred, and return the final rates."""
     guard = guard_of([TriggerPhraseDetector()], known)
     stream = new.take(np.random.default_rng(seed).permutation(len(new))[:2000])
     bad = np.arange(0, len(stream), 100)
@@ -199,11 +199,11 @@ def dripped(known: Batch, new: Batch, phrase: str, where: str, seed: int) -> Det
     return DetectionRates.of(np.isin(np.arange(len(stream)), bad), gone)
 
 
-# What the text of one entry gives away
+# Detectors of single texts
 
 
 def texts() -> list[str]:
-    """Return the tables of detectors that look at single texts, by their default thresholds."""
+    """Return the tables of detectors of single texts, at their default thresholds."""
     ham = load("enron1_spam")
     ham = ham.take([row for row, label in enumerate(ham.labels) if label == "not_spam"])
     clean = {
@@ -242,7 +242,7 @@ def texts() -> list[str]:
 
 
 def written(name: str) -> Batch:
-    """Return texts of our own; see wordings/README.md."""
+    """Return our own texts; see wordings/README.md."""
     lines = (WORDINGS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return Batch.of(
@@ -305,7 +305,7 @@ def spliced(new: Batch, seed: int) -> dict[str, Batch]:
 
 
 def questioned() -> dict[str, Batch]:
-    """Return single attack texts with the question in front, as published and repaired."""
+    """Return single attack texts with the question in front, as published and with repairs."""
     sets = {}
     for name in ("poisonedrag_nq", "poisonedrag_hotpotqa"):
         batch = load(name, text="text_blackbox")
@@ -322,14 +322,14 @@ def questioned() -> dict[str, Batch]:
 
 
 class Tally:
-    """Entries held, and by which detector, per kind of entries."""
+    """Counts of held entries, and of findings by detector, for each kind of entries."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._reasons: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def screen(self, guard: Guard, what: str, entries: Batch, others: Batch) -> None:
-        """Screen entries together with others, and count what is held of the former."""
+        """Screen entries together with others, and count the held ones of the former."""
         report = guard.screen(join(entries, others))
         self._held[what][0] += int((~report.admitted[: len(entries)]).sum())
         self._held[what][1] += len(entries)
@@ -339,11 +339,11 @@ class Tally:
                 self._reasons[what][finding.detector] += 1
 
     def share(self, what: str) -> str:
-        """Return the share that was held."""
+        """Return the share held, with its interval."""
         return str(proportion_interval(*self._held[what]))
 
     def reasons(self, what: str) -> str:
-        """Return how many findings came from which detector."""
+        """Return the number of findings of each detector."""
         counts = sorted(self._reasons[what].items(), key=lambda item: -item[1])
         return ", ".join(f"{name} {n}" for name, n in counts) or "none"
 
@@ -401,7 +401,7 @@ def labelled(splits: int) -> list[str]:
 
 
 def cost(n_known: int, n_new: int, rounds: int) -> list[str]:
-    """Return how long every detector takes for a batch of passages of 100 words."""
+    """Return the time of each detector for a batch of passages of 100 words."""
     source = load("wiki_passages", lineage="title")
     words = " ".join(source.texts).split()
     rng = np.random.default_rng(0)
@@ -409,7 +409,7 @@ def cost(n_known: int, n_new: int, rounds: int) -> list[str]:
     def passages(n: int, prefix: str) -> Batch:
         starts = rng.integers(0, len(words) - 100, n)
         rows = rng.integers(0, len(source), n)
-        noise = rng.normal(scale=0.04, size=(n, source.dim))  # nearest: .6, as in Wikipedia
+        noise = rng.normal(scale=0.04, size=(n, source.dim))  # nearest cosine .6, as in Wikipedia
         return Batch.of(
             ids=[f"{prefix}{i}" for i in range(n)],
             texts=[" ".join(words[start : start + 100]) for start in starts],
@@ -425,7 +425,7 @@ def cost(n_known: int, n_new: int, rounds: int) -> list[str]:
     timings: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         report = guard.screen(passages(n_new, f"new{number}-"))
-        if number:  # the first one imports and builds what is needed later as well
+        if number:  # the first round imports modules and builds tables
             for name, seconds in report.timings.items():
                 timings[name].append(seconds)
             timings["all together"].append(sum(report.timings.values()))

@@ -1,11 +1,11 @@
-"""Whether the default guard keeps its rate on seven corpora.
+"""False-positive rate of the default guard on seven corpora.
 
     python benchmarks/joint_fpr.py            # writes benchmarks/results/joint_fpr.md
     python benchmarks/joint_fpr.py --quick    # one split of a small corpus; writes nothing
-    python benchmarks/joint_fpr.py --only "templated reference"   # one row, the rest as before
+    python benchmarks/joint_fpr.py --only "templated reference"   # one row, the others stay
 
-A random half of a corpus is what the guard is fitted and calibrated on; the other half is new. It
-is screened and not admitted: the rate at the moment of calibration (as it grows: growth.md).
+The guard is fitted and calibrated on a random half of a corpus; the other half is new. It is
+screened and not admitted: the rate right after calibration (growth.md has later rates).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ragshield_core.tools.evaluate.rates import exact_interval
 
 FPR = 0.01
 SPLITS = 3
-TOGETHER, SINGLY = 100, 300  # entries of a batch; entries that are screened one by one
+TOGETHER, SINGLY = 100, 300  # entries per batch; entries that are screened one by one
 CORPORA: dict[str, Callable[[], Batch]] = {
     "Wikipedia": lambda: knowledge_base("wikipedia"),
     "near-duplicate docs": lambda: knowledge_base("near-duplicate docs"),
@@ -47,13 +47,13 @@ def guard_of(known: Batch) -> Guard:
 
 
 def halves(corpus: Batch, seed: int) -> tuple[Batch, Batch]:
-    """Return what is known and what is new."""
+    """Return the known and the new half of a corpus."""
     order = np.random.default_rng(seed).permutation(len(corpus))
     return corpus.take(order[: len(order) // 2]), corpus.take(order[len(order) // 2 :])
 
 
 def held(guard: Guard, new: Batch, together: int) -> tuple[np.ndarray, Counter[str]]:
-    """Return which entries are quarantined, and how many by which detector."""
+    """Return a mask of quarantined entries, and the number of findings of each detector."""
     found = []
     by: Counter[str] = Counter()
     for start in range(0, len(new), together):
@@ -65,7 +65,7 @@ def held(guard: Guard, new: Batch, together: int) -> tuple[np.ndarray, Counter[s
 
 
 def clean_rates(names: list[str], splits: int) -> list[str]:
-    """Return the table of clean entries held."""
+    """Return the table of held clean entries."""
     rows = []
     for name in names:
         corpus = CORPORA[name]()
@@ -92,7 +92,7 @@ def clean_rates(names: list[str], splits: int) -> list[str]:
 
 
 def with_rows(page: str, rows: list[str]) -> str:
-    """Return the page with these rows of the table of clean entries, in the order of CORPORA."""
+    """Return the page with these rows in the table of clean entries, in the order of CORPORA."""
     head, line, rest = page.partition("|---|---|---|---|---|---|---|\n")
     table, gap, rest = rest.partition("\n\n")
     by_name = {row.split(" | ")[0]: row for row in [*table.splitlines(), *rows]}

@@ -1,13 +1,13 @@
-"""Flipped labels: how many are caught, how many clean entries are held.
+"""Flipped labels: recall, and the false-positive rate on clean entries.
 
     python benchmarks/label_flipping.py            # all splits, writes benchmarks/results/
     python benchmarks/label_flipping.py --quick    # one small split, writes nothing
 
-Setting of the experiments in the source (Dynatrace unguard): the knowledge base is a random half
-of the corpus; of the rest, entries arrive in batches of 100 in which a share of the labels is
-flipped. A guard with one detector decides, and learns the entries that it admits: an entry is
-caught when it is held or recalled by the end of the day. Targeted: only the entries of one
-label that are nearest to one of them, 5 % of the label, are flipped, all to the same other label.
+The setting is that of Dynatrace unguard's experiments: the knowledge base is a random half of the
+corpus; entries of the rest arrive in batches of 100, a share of whose labels is flipped. A guard
+with one detector decides, and learns the entries that it admits: an entry is caught when it is held
+or recalled by the end of the day. Targeted: 5 % of the entries of one label, the nearest to one of
+them, are flipped, all to the same other label.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one split a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one split per core
 
 import numpy as np
 from corpora import load
@@ -37,18 +37,18 @@ from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
 
-# name -> random splits
+# name -> number of random splits
 CORPORA = {"sms_spam": 4, "enron1_spam": 4, "banking77": 3}
 SHARES = (0.0, 0.1, 0.4, 0.7, 1.0)
 TARGETED = 0.05
 BATCH_SIZE = 100
 ARRIVING = 1_000
 FPR = 0.01
-SECONDS = 170  # a split, on one core
+SECONDS = 170  # per split, on one core
 
 
 class Mode(NamedTuple):
-    """A guard with one detector, and how it is calibrated."""
+    """A guard with one detector, and its calibration."""
 
     make: Callable[[], Detector]
     calibrated: bool = True
@@ -83,7 +83,7 @@ of them, and nothing else. Intervals are cut at 0 and 1.
 
 
 def flip(batch: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, np.ndarray]:
-    """Return the batch with a share of its labels replaced by another label, and which."""
+    """Return the batch with a share of its labels flipped, and a mask of the flipped rows."""
     labels = sorted({label for label in batch.labels if label is not None})
     flipped = np.zeros(len(batch), dtype=bool)
     flipped[rng.permutation(len(batch))[: round(share * len(batch))]] = True
@@ -99,10 +99,10 @@ def flip(batch: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, n
 def flip_neighborhood(
     batch: Batch, share: float, rng: np.random.Generator
 ) -> tuple[Batch, np.ndarray]:
-    """Return the batch with one label's entries around a random one of them relabelled, and which.
+    """Return the batch with a neighbourhood of one label relabelled, and a mask of these rows.
 
-    A narrow topic is moved to another label as a whole: ``share`` of the label's entries, at least
-    one.
+    A narrow topic is moved to another label as a whole: the nearest entries of a random one, a
+    ``share`` of the label and at least one entry.
     """
     labels = sorted({label for label in batch.labels if label is not None})
     target = int(rng.integers(len(batch)))
@@ -151,7 +151,7 @@ def rates_of(
     streams: dict[float | str, tuple[Batch, np.ndarray]],
     seed: int,
 ) -> dict[float | str, DetectionRates]:
-    """Return how well a guard decides about each stream, each beginning with what is known."""
+    """Return the rates of a guard on each stream; each starts from the known entries."""
     policy = Policy(quarantine_at=FPR, confidence=mode.confidence)
     guard = Guard([mode.make()], policy=policy, quarantine=Quarantine("sqlite://"), seed=seed)
     guard.fit(known)

@@ -1,11 +1,11 @@
-"""PoisonedRAG end to end through LangChain: what reaches the top five, and what clean text costs.
+"""PoisonedRAG end to end through LangChain: poison in the top five, and lost clean passages.
 
     python benchmarks/langchain_end_to_end.py            # everything, writes benchmarks/results/
     python benchmarks/langchain_end_to_end.py --quick    # one knowledge base, writes nothing
 
 A FAISS store of clean passages is adopted with the default guard at 1 %, and the 500 texts of the
-attack are written into it through the guard. Vectors were computed before, but for those of the
-target questions, which needs the extra ``minilm``. Takes about 25 minutes on two cores.
+attack are written into it through the guard. Vectors are precomputed, except those of the target
+questions, which need the extra ``minilm``. Takes about 25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ K = 5
 FPR = 0.01
 SPLITS = 3
 TEXTS = {"text_blackbox": "black-box", "text": "raw, without the question"}
-# Number of documents written at a time, and whether those of a question come together.
+# Documents per call, and whether the documents of a question come together.
 WAYS = {
     "all at once": (500, True),
     "5 at a time, a question's together": (5, True),
@@ -76,7 +76,7 @@ Goals for black-box texts (nq): at most .020 after, .100 with redundant web pass
 
 
 class Looked(Embeddings):
-    """Looks up vectors that were computed before."""
+    """Embedding model that looks up precomputed vectors."""
 
     def __init__(self, vectors: dict[str, list[float]]) -> None:
         self._vectors = vectors
@@ -91,7 +91,7 @@ class Looked(Embeddings):
 
 
 class Questions(NamedTuple):
-    """What is asked."""
+    """The target questions of an attack, and benign questions."""
 
     targets: list[str]
     benign: list[str]
@@ -99,7 +99,7 @@ class Questions(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a store answers."""
+    """Answers of a store to all questions."""
 
     poisoned: NDArray[np.bool_]  # (n_targets,): any text of the attack among the K best
     gold: NDArray[np.bool_]  # (n_benign,): the passage with the answer among them
@@ -116,7 +116,7 @@ def join(batches: Sequence[Batch]) -> Batch:
 
 
 def documents_of(batch: Batch) -> list[Document]:
-    """Return passages as documents; what they were cut from is their source."""
+    """Return passages as documents; the page of each is its source."""
     return [
         Document(id=i, page_content=t, metadata={} if source is None else {"source": source})
         for i, t, source in zip(batch.ids, batch.texts, batch.lineages, strict=True)
@@ -135,7 +135,7 @@ def bare_store(batch: Batch, model: Embeddings) -> FAISS:
 
 
 def asked(store: VectorStore, questions: Questions, bad: set[str]) -> Outcome:
-    """Ask a store everything."""
+    """Return the answers of a store to all questions."""
     found = [{d.id for d in store.similarity_search(q, k=K)} for q in questions.targets]
     gold = [
         any(document.id == passage for document in store.similarity_search(question, k=K))
@@ -150,7 +150,7 @@ def share(hits: NDArray[np.bool_]) -> str:
 
 
 def drop(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> str:
-    """Return by how much a share fell, with the interval of a paired difference."""
+    """Return the drop of a share, with the interval of a paired difference."""
     n = len(before)
     lost, won = int((before & ~after).sum()), int((after & ~before).sum())
     mean = (lost - won) / n
@@ -159,7 +159,7 @@ def drop(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> str:
 
 
 def vectors_of(batches: Sequence[Batch], targets: Sequence[str]) -> Looked:
-    """Return a model that knows all texts of a run."""
+    """Return a model with the vectors of all texts of a run."""
     from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - an extra
 
     vectors: dict[str, list[float]] = {}
@@ -188,7 +188,7 @@ def questions_of(attack: str) -> Questions:
 
 
 def attacked(name: str, folder: Path, ways: Sequence[str]) -> list[str]:
-    """Return the rows of one knowledge base: every kind of text, every way to write it."""
+    """Return the rows of one knowledge base, for each kind of text and each way to write it."""
     attack, names = KNOWLEDGE_BASES[name]
     known, questions = corpus(names), questions_of(attack)
     poison = {text: load(f"poisonedrag_{attack}", text=text) for text in TEXTS}
@@ -230,7 +230,7 @@ def attacked(name: str, folder: Path, ways: Sequence[str]) -> list[str]:
 
 
 def ingested(name: str, part: float) -> str:
-    """Return the row of a knowledge base of which a part was written through the guard."""
+    """Return the row of a knowledge base with a part written through the guard."""
     attack, names = KNOWLEDGE_BASES[name]
     known, questions = corpus(names), questions_of(attack)
     model = vectors_of([known], questions.targets)

@@ -1,10 +1,10 @@
-"""Long carriers: a question and its wrong answer within mails, pages and articles.
+"""Recall of questions with wrong answers inside long mails, pages and articles.
 
     python benchmarks/length.py            # everything, writes benchmarks/results/length.md
     python benchmarks/length.py --quick    # few carriers, writes nothing
 
-The default guard, adopted on short chunks of a source; every text is screened by itself. Carriers
-are clean text of the same source, of pages and mails that the guard does not know. Takes five
+The default guard is adopted on short chunks of a source; each text is screened by itself. Carriers
+are clean texts of the same source, from pages and mails that the guard does not know. Takes five
 minutes once the vectors are made.
 """
 
@@ -42,10 +42,10 @@ KINDS = ("documentation", "mails", "encyclopaedia")
 CLEAN = (*KINDS, "web passages", "short messages")
 GROUPS, GROUPED_WORDS = 20, 500
 WORDINGS, TIMES = Path(__file__).parent / "wordings", (1, 3, 8)
-# A quick run has to hold so much at the end of long mails; without windows it was .00.
+# Least share that a quick run must hold at the end of long mails; it was .00 without windows.
 LEAST = 0.5
 SEEN = 2_500  # characters, more than 256 tokens
-# As people write them. "{before}" and "{after}" are of the carrier.
+# Natural forms. "{before}" and "{after}" are the parts of the carrier.
 FORMS = {
     "a paragraph": "{before}\n\n{question}? {answer}\n\n{after}",
     "run on": "{before} {question}? {answer} {after}",
@@ -108,7 +108,7 @@ COST = """
 
 
 class Corpus(NamedTuple):
-    """Clean texts that a guard is adopted on, and more of them, page after page."""
+    """Clean texts: those that a guard adopts, and the rest, by page."""
 
     known: Batch
     rest: Batch
@@ -116,7 +116,7 @@ class Corpus(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A carrier, with or without what was put into it."""
+    """A carrier, with or without a planted question and answer."""
 
     words: int
     place: str  # or "clean"
@@ -155,7 +155,7 @@ def corpus(name: str) -> Corpus:
 
 
 def carriers(rest: Batch, words: int, n: int) -> list[tuple[str, str | None]]:
-    """Return running texts of so many words, and the source of each."""
+    """Return n running texts of about `words` words, and the source of each."""
     found, parts, count = [], [], 0
     for text, source in zip(rest.texts, rest.sources, strict=True):
         parts.append(text)
@@ -212,14 +212,14 @@ def texts_of(rest: Batch, n: int) -> tuple[list[Text], list[str | None]]:
 
 
 def batch_of(texts: Sequence[str], sources: Sequence[str | None], prefix: str) -> Batch:
-    """Return texts with their vectors; the model reads no more than the first 256 tokens."""
+    """Return texts with their vectors; the model reads only the first 256 tokens."""
     vectors = embedded("length", [text[:SEEN] for text in texts])
     ids = [f"{prefix} {number}" for number in range(len(texts))]
     return Batch.of(ids=ids, texts=texts, embeddings=vectors, sources=list(sources))
 
 
 def guard_on(known: Batch) -> Guard:
-    """Return a guard that is adopted on a knowledge base."""
+    """Return a guard that has adopted a knowledge base."""
     return Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
 
 
@@ -258,7 +258,7 @@ def planted_lines(
 
 
 def own_lines(guard: Guard) -> list[str]:
-    """Return the lines of our own mails and wordings, a paragraph each."""
+    """Return the lines of our own mails, with our wordings as a paragraph."""
     own = json.loads((WORDINGS / "long_mails.json").read_text(encoding="utf-8"))
     lines = []
     for times in TIMES:
@@ -293,7 +293,7 @@ def groups_line(guard: Guard, rest: Batch, n: int) -> str:
 
 
 def cost(rest: Batch, known: Batch) -> list[str]:
-    """Return how long the detector of questions reads one text, by length."""
+    """Return the time of the question detector for one text, by length."""
     detector = LeadingQuestionDetector().fit(known)
     lines = []
     for words in LENGTHS:
@@ -302,7 +302,7 @@ def cost(rest: Batch, known: Batch) -> list[str]:
         entries = Batch.of(ids=ids, texts=found, embeddings=None)
         least = np.inf
         for _ in range(5):
-            questions.forget()  # as for texts that come for the first time
+            questions.forget()  # so that each round reads new texts
             begin = time.process_time()
             detector.score(entries)
             least = min(least, time.process_time() - begin)

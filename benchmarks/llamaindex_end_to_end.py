@@ -1,14 +1,13 @@
-"""PoisonedRAG end to end through LlamaIndex: what reaches the top five, and what clean text costs.
+"""PoisonedRAG end to end through LlamaIndex: poison in the top five, and lost clean passages.
 
     python benchmarks/llamaindex_end_to_end.py            # everything, writes benchmarks/results/
     python benchmarks/llamaindex_end_to_end.py --quick    # a quarter of the knowledge base, no file
 
 Knowledge base: wiki_passages and nq_target_contexts. The 500 black-box texts of PoisonedRAG (nq)
 are written into it through the guard, and the share of the 100 target questions with poison among
-their five best is taken before and after; likewise, for 2,000 benign questions, the share whose
-gold passage is among their five best. Vectors are all-MiniLM-L6-v2's and were computed before, but
-for those of the target questions, which need the extra ``minilm``. What is served is searched
-exactly.
+their five best is measured before and after; likewise, for 2,000 benign questions, the share whose
+gold passage is among their five best. Vectors of all-MiniLM-L6-v2 are precomputed, except those of
+the target questions, which need the extra ``minilm``. The search over the served entries is exact.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ N_LATE = 2_000
 
 
 class Precomputed(BaseEmbedding):
-    """Vectors that were computed before, by text."""
+    """Embedding model that looks up precomputed vectors."""
 
     _vectors: dict[str, NDArray[np.float32]] = PrivateAttr()
 
@@ -75,7 +74,7 @@ def joined(*batches: Batch) -> Batch:
 
 
 def without_repeats(batch: Batch, taken: set[str]) -> Batch:
-    """Return entries whose text has not come before."""
+    """Return the entries whose text has not occurred before."""
     rows = []
     for row, text in enumerate(batch.texts):
         if text not in taken:
@@ -85,7 +84,7 @@ def without_repeats(batch: Batch, taken: set[str]) -> Batch:
 
 
 def nodes_of(batch: Batch) -> list[TextNode]:
-    """Return entries as nodes, without vectors: the model's part."""
+    """Return entries as nodes without vectors, which the model adds."""
     return [
         TextNode(
             id_=entry.id,
@@ -100,7 +99,7 @@ def nodes_of(batch: Batch) -> list[TextNode]:
 def best(
     ids: Sequence[str], vectors: NDArray[np.float32], queries: NDArray[np.float32]
 ) -> list[set[str]]:
-    """Return the ids of the K best of each query, by cosine: exact, as a flat index does."""
+    """Return the ids of the K best entries of each query by exact cosine."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = []
     for query in queries:
@@ -112,7 +111,7 @@ def best(
 def through_index(
     known: Batch, new: Batch, model: BaseEmbedding, make: Callable[[], Guard]
 ) -> dict[str, Any]:
-    """Adopt an index of the knowledge base, and insert into it."""
+    """Adopt an index of the knowledge base, and insert the new entries."""
     bare = VectorStoreIndex(nodes_of(known), embed_model=model)
     index = GuardedVectorStoreIndex.adopt(bare, guard=make())
     start = time.perf_counter()
@@ -130,7 +129,7 @@ def through_index(
 def through_pipeline(
     known: Batch, new: Batch, model: BaseEmbedding, make: Callable[[], Guard]
 ) -> dict[str, Any]:
-    """Fit a guard on the knowledge base, and run the pipeline over what is new."""
+    """Fit a guard on the knowledge base, and run the pipeline over the new entries."""
     import chromadb  # noqa: PLC0415 - slow to import
 
     store = ChromaVectorStore(chromadb.EphemeralClient().create_collection(uuid.uuid4().hex))
@@ -166,7 +165,7 @@ def measured(
     gold: Sequence[str],
     poison: set[str],
 ) -> dict[str, Any]:
-    """Return the two shares."""
+    """Return the shares of targets with poison, and of questions with their gold passage."""
     hits = sum(bool(found & poison) for found in best(*served, targets))
     right = sum(one in found for one, found in zip(gold, best(*served, questions), strict=True))
     return {
@@ -215,7 +214,7 @@ def main() -> None:
         policy = Policy(quarantine_at=FPR)
         return Guard([CliqueDetector()], policy=policy, quarantine=quarantine)
 
-    # Alone, and among clean passages that come as late: what those lose is part of the price.
+    # Poison comes alone, or among late clean passages; lost ones are part of the cost.
     order = rng.permutation(len(everything))
     late, early = everything.take(order[:N_LATE]), everything.take(order[N_LATE:])
     mixture = joined(poison, late)

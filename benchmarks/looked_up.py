@@ -1,4 +1,4 @@
-"""An embedding model of LangChain that knows the vectors of some texts, and makes none."""
+"""LangChain embedding model that looks up the vectors of known texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ragshield_core import Batch
 
 
 class LookedUp(Embeddings):
-    """Vectors that were made before, by text.
+    """Embedding model with the given vectors of texts.
 
     Parameters
     ----------

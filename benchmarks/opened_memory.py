@@ -1,6 +1,6 @@
-"""What a saved guard takes in a process that opens it, by table; run in a process of its own.
+"""Memory of a saved guard in a process that opens it, by table; run it in a new process.
 
-python benchmarks/opened_memory.py guard    # prints JSON: bytes, of packages, by table
+python benchmarks/opened_memory.py guard    # prints JSON: bytes of packages, growth, tables
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import faiss  # noqa: F401 - imported before anything is measured
+import faiss  # noqa: F401 - imported before the measurement
 import numpy as np
 import psutil
 import scipy.sparse  # noqa: F401
@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.graph import SimilarityGraph
 
 
 def parts(value: Any) -> list[Any]:
-    """Return what an object of ours, or a container, refers to."""
+    """Return the objects that an object of ours, or a container, refers to."""
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -34,9 +34,9 @@ def parts(value: Any) -> list[Any]:
 
 
 def size(value: Any, seen: set[int]) -> int:
-    """Return the bytes of an object and of all that it refers to, but for what was seen before.
+    """Return the bytes of an object and of all objects that it refers to, except those in ``seen``.
 
-    Arrays count in full, although the system gives no memory to zeros that nobody wrote.
+    Arrays count in full, although the system allocates no memory for unwritten zeros.
     """
     total, left = 0, [value]
     while left:
@@ -54,7 +54,7 @@ def size(value: Any, seen: set[int]) -> int:
 
 
 def tables(guard: Guard) -> Iterator[tuple[str, Any]]:
-    """Yield what a guard keeps, by name."""
+    """Yield the tables of a guard by name."""
     for name, value in vars(guard.state.knowledge).items():
         if name not in ("detectors", "learners"):
             yield f"known: {name}", value
@@ -68,7 +68,7 @@ def tables(guard: Guard) -> Iterator[tuple[str, Any]]:
 
 
 def main() -> None:
-    """Open a guard."""
+    """Open a guard, and print its memory."""
     process = psutil.Process()
     before = process.memory_info().rss
     guard = Guard.load(sys.argv[1], quarantine=Quarantine("sqlite://"))

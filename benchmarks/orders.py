@@ -1,10 +1,10 @@
-"""Orders to the model, told by meaning: how many are found in sources that nothing was fitted on.
+"""Recall of orders to the model, detected by meaning, in sources that were not used to fit.
 
     python benchmarks/orders.py            # everything, writes benchmarks/results/orders.md
     python benchmarks/orders.py --quick    # one knowledge base, few entries, writes nothing
 
-The knowledge base is a sample of a clean corpus. Thresholds are those of its own entries, each
-scored by a head that did not know it; the other corpora are new sources.
+The knowledge base is a sample of a clean corpus. Thresholds come from held-out scores of its
+entries; the other corpora are new sources.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ragshield_core.huggingface.minilm import MiniLM
 
 RATE, SEED, PER_SITE = 0.002, 1, 60
 CORPORA = {"Wikipedia": 1_500, "web": 1_500, "mails": 800, "cloud documentation": 800}
-QUICK = 8  # times fewer entries
+QUICK = 8  # factor by which a quick run has fewer entries
 HEAD = f"""# Orders to the model, by meaning
 
 Written by `benchmarks/orders.py`. Python {platform.python_version()}; vectors: all-MiniLM-L6-v2.
@@ -41,7 +41,7 @@ model knows English alone.
 """
 
 
-def texts(quick: bool) -> dict[str, list[str]]:  # noqa: FBT001 - of this script
+def texts(quick: bool) -> dict[str, list[str]]:  # noqa: FBT001 - a script
     """Return the clean texts of each corpus."""
     rng = np.random.default_rng(SEED)
     near = [r for r in read_rows("near_duplicate_docs") if r["source"].startswith("aws")]
@@ -67,7 +67,7 @@ def texts(quick: bool) -> dict[str, list[str]]:  # noqa: FBT001 - of this script
 
 
 def attacks() -> dict[str, tuple[list[str], list[str]]]:
-    """Return the texts of each set of attacks, with what counts as one order."""
+    """Return the texts of each set of attacks, and the order in each text."""
     rows = [row for row in read_rows("injecagent") if row["attack"].endswith("base")]
     spikee = read_rows("spikee_documents")
     security = [
@@ -93,13 +93,13 @@ def batch_of(listed: Sequence[str]) -> Batch:
 
 
 def threshold(scores: NDArray[np.float64], rate: float, floor: float) -> float:
-    """Return the score that so large a share of clean entries exceeds."""
+    """Return the score that a share ``rate`` of clean entries exceeds, at least the floor."""
     known = np.nan_to_num(scores, nan=0.0)
     return max(floor, float(np.sort(known)[::-1][int(rate * len(known))]))
 
 
 def by_order(hit: NDArray[np.bool_], orders: Sequence[str]) -> float:
-    """Return the share found, each different order counting once."""
+    """Return the share found; each distinct order counts once."""
     found = defaultdict(list)
     for order, one in zip(orders, hit.tolist(), strict=True):
         found[order].append(one)
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def costs(model: MiniLM, listed: Sequence[str]) -> float:
-    """Return the time of judging new texts, as a share of that of embedding them."""
+    """Return the time of judging new texts relative to the time of embedding them."""
     new = list(listed)[:300]
     detector = OrderDetector(model.embed).fit(batch_of(list(listed)[300:320]))
     start = time.perf_counter()

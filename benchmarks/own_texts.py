@@ -1,4 +1,4 @@
-"""Clean texts of our own: tickets and release notes of a product that does not exist."""
+"""Our own clean texts: tickets and release notes of a fictional product."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def tickets(n: int) -> list[str]:
         lines += [_filled(rng, COMPLAINTS)]
         lines += [_filled(rng, DETAILS) for _ in range(rng.integers(1, 4))]
         lines += [f"Regards, {rng.choice(PEOPLE)}"]
-        if rng.random() < 0.6:  # noqa: PLR2004 - the others wait
+        if rng.random() < 0.6:  # noqa: PLR2004 - the other tickets have no answer yet
             lines += ["", f"Answer: {_filled(rng, ANSWERS)}"]
         texts.append("\n".join(lines))
     return texts
 
 
 def release_notes(n: int) -> list[str]:
-    """Return notes of releases, one after the other, on one template."""
+    """Return the notes of consecutive releases, on one template."""
     rng, day = np.random.default_rng(34), date(2019, 1, 15)
     texts = []
     for minor in range(n):

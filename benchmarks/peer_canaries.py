@@ -23,7 +23,7 @@ from ragshield_core.tools.canary import (
 )
 from ragshield_core.tools.evaluate.attacks import STYLES
 
-# Draws of canaries: those of canaries.py, and others to calibrate on.
+# Draws of canaries: one for the test, as in canaries.py, and others for calibration.
 TEST_DRAWS, CLEAN_DRAWS = range(1), range(10, 13)
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
@@ -48,14 +48,14 @@ first three out.
 
 
 class Watch(NamedTuple):
-    """Whose rule, and whether it compares answers."""
+    """A rule, ours or the notebook's, and whether it compares answers."""
 
     ours: bool
     answers: bool
 
     @property
     def name(self) -> str:
-        """The row of the table."""
+        """Name of the row in the table."""
         shown = "**ours**" if self.ours else "canary notebook"
         return shown if self.answers else f"{shown}, without answers"
 
@@ -67,14 +67,14 @@ WATCHES = (
 
 
 class Answerer:
-    """Gives the sentence of the first passage that is nearest to the question."""
+    """Extractive answerer: the sentence of the first passage nearest to the question."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = embed
         self._given: dict[tuple[str, str], str] = {}
 
     def __call__(self, query: str, texts: list[str]) -> str:
-        """Return a sentence."""
+        """Return the sentence."""
         key = query, texts[0]
         if key not in self._given:
             sentences = SENTENCE.split(texts[0])
@@ -86,7 +86,7 @@ class Answerer:
 def monitor_of(
     watch: Watch, drawn: World, embed: Embed
 ) -> tuple[CanaryMonitor, MatrixRetriever, DriftReport]:
-    """Return a monitor, what it watches, and a check right after its baseline."""
+    """Return a monitor, its retriever, and a check right after its baseline."""
     retriever = MatrixRetriever(drawn.base, embed)
     monitor = CanaryMonitor(
         drawn.suite,
@@ -165,8 +165,8 @@ def count(
     threshold: float | None,
     counts: Counts,
 ) -> None:
-    """Check once, and count what was flagged and blamed."""
-    report = monitor.compare()  # answers are remembered: checked once more for the time
+    """Check once, and count flagged canaries and blamed entries."""
+    report = monitor.compare()  # caches answers, so that the next check is timed without them
     _, seconds = timed(monitor.compare)
     wanted = {target["id"] for target in drawn.targets} if len(poison) else set()
     bad = np.array([drift.name in wanted for drift in report.canaries])

@@ -1,6 +1,6 @@
-"""Peers that could hold groups of poisoned documents when these are written.
+"""Peers that could hold groups of poisoned documents at ingestion.
 
-Each method is told the clean knowledge base and judges a batch of new entries.
+Each method gets the clean knowledge base and judges a batch of new entries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.cleanbase import K, clique_members, edge_threshold, undirected
 from ragshield_core.detectors.groups.graph import Lists
 
-os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # cleanlab's
+os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # bars of cleanlab
 
 SPLITS, AMONG = 3, 1_000
 N_PERM = 128  # datasketch's default
@@ -45,7 +45,7 @@ the calibration data.
 
 
 class GroupPeer(ABC):
-    """A method that is told a knowledge base and judges new entries."""
+    """A method that learns a knowledge base and judges new entries."""
 
     @abstractmethod
     def fit(self, known: Batch) -> None:
@@ -53,7 +53,7 @@ class GroupPeer(ABC):
 
     @abstractmethod
     def judge(self, new: Batch) -> dict[str, Judgement]:
-        """Return, by the row of the table, what it makes of a batch."""
+        """Return the judgements of a batch, by row of the table."""
 
 
 class NearDuplicates(GroupPeer):
@@ -74,7 +74,7 @@ class NearDuplicates(GroupPeer):
         scores = np.empty(len(mine))
         for row, signature in enumerate(mine):
             same = np.count_nonzero(everything == signature, axis=1)
-            same[len(self._known) + row] = 0  # itself
+            same[len(self._known) + row] = 0  # the entry itself
             scores[row] = same.max() / N_PERM
         return {self.name: Judgement(scores=scores)}
 
@@ -83,7 +83,7 @@ class NearDuplicates(GroupPeer):
 
 
 class NearDuplicateIndex(GroupPeer):
-    """datasketch's index as it comes: Jaccard similarity of 0.9 and more, by hashing."""
+    """datasketch's index with its defaults: Jaccard similarity of at least 0.9, by hashing."""
 
     def fit(self, known: Batch) -> None:
         """Fill the index."""
@@ -94,7 +94,7 @@ class NearDuplicateIndex(GroupPeer):
             self._index.insert(f"known {number}", one)
 
     def judge(self, new: Batch) -> dict[str, Judgement]:
-        """Ask the index, with the batch in it."""
+        """Add the batch to the index, and query it."""
         mine = minhashes(new.texts, 1)
         for number, one in enumerate(mine):
             self._index.insert(f"new {number}", one)
@@ -105,7 +105,7 @@ class NearDuplicateIndex(GroupPeer):
 
 
 def minhashes(texts: Sequence[str], words: int) -> list[object]:
-    """Return the MinHash of each text's shingles of so many words."""
+    """Return the MinHash of each text's shingles of ``words`` words."""
     from datasketch import MinHash  # noqa: PLC0415 - an extra
 
     sets = []
@@ -117,7 +117,7 @@ def minhashes(texts: Sequence[str], words: int) -> list[object]:
 
 
 class CleanBase(GroupPeer):
-    """The paper's rule: an audit of everything there is, the new entries among it.
+    """The paper's rule: an audit of the knowledge base and the new entries together.
 
     The score of an entry is the largest alpha, in steps of 0.05, at which it is in a clique.
     """
@@ -133,7 +133,7 @@ class CleanBase(GroupPeer):
         index = faiss.IndexFlatIP(vectors.shape[1])
         index.add(vectors)
         similarities, slots = index.search(vectors, K + 1)
-        itself = slots == np.arange(n)[:, None]  # not always the first: there may be copies
+        itself = slots == np.arange(n)[:, None]  # not always the first, because of copies
         itself[:, -1] |= ~itself.any(axis=1)
         lists = (part[~itself].reshape(n, K) for part in (slots, similarities))
         slots, similarities = lists
@@ -152,7 +152,7 @@ class Outliers(GroupPeer):
     """scikit-learn's outlier detectors on vectors, fitted on the knowledge base."""
 
     def fit(self, known: Batch) -> None:
-        """Fit both."""
+        """Fit both detectors."""
         from sklearn.ensemble import IsolationForest  # noqa: PLC0415 - slow to import
         from sklearn.neighbors import LocalOutlierFactor  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ class Outliers(GroupPeer):
         }
 
     def judge(self, new: Batch) -> dict[str, Judgement]:
-        """Score vectors; below zero is an outlier by their own rule."""
+        """Score vectors; both flag scores below zero by default."""
         found = {}
         for name, model in self._models.items():
             scores = -model.decision_function(new.embeddings)
@@ -171,7 +171,7 @@ class Outliers(GroupPeer):
 
 
 class DatalabIssues(GroupPeer):
-    """cleanlab's Datalab on vectors: outliers and near duplicates among all there is."""
+    """cleanlab's Datalab on vectors: outliers and near duplicates among all entries."""
 
     def fit(self, known: Batch) -> None:
         """Keep the knowledge base."""
@@ -262,7 +262,7 @@ def measure(
     attacks: dict[str, Batch],
     counts: Counts,
 ) -> None:
-    """Count what a peer finds, by its default and at one rate."""
+    """Count the findings of a peer, by its default and at a common rate."""
     peer.fit(known)
     thresholds = {
         row: threshold_at(judged.scores)

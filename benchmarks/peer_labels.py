@@ -1,4 +1,4 @@
-"""Peers that find entries whose label was flipped."""
+"""Peers that find entries with flipped labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ data set to it. The guard keeps its rate with 90 % confidence. "Clean": no label
 
 
 class LabelPeer(ABC):
-    """A method that is told a labelled knowledge base and judges new entries."""
+    """A method that learns a labelled knowledge base and judges new entries."""
 
     own_name = "as it comes"
 
@@ -45,15 +45,15 @@ class LabelPeer(ABC):
 
     @abstractmethod
     def fit(self, known: Batch) -> NDArray[np.float64] | None:
-        """Learn the knowledge base; return held-out scores of it, if there are any."""
+        """Learn the knowledge base; return its held-out scores, if the method has any."""
 
     @abstractmethod
     def judge(self, new: Batch) -> Judgement:
-        """Return what it makes of new entries."""
+        """Return the judgement of new entries."""
 
 
 class Centroids(LabelPeer):
-    """unguard's strategies: the centroid of another label is nearer than that of its own."""
+    """unguard's strategies: the centroid of another label is nearer than the own one."""
 
     def __init__(self, name: str, detector: LabelCentroidDetector) -> None:
         super().__init__(name)
@@ -66,7 +66,7 @@ class Centroids(LabelPeer):
         return self._detector.held_out_scores(known, 0) if self._tuned else None
 
     def judge(self, new: Batch) -> Judgement:
-        """Compare with them, batch by batch."""
+        """Compare entries with the centroids, batch by batch."""
         scores = np.concatenate([self._detector.score(part) for part in chunks(new, BATCH_SIZE)])
         own = scores > self._detector.default_threshold
         return Judgement(own, scores if self._tuned else None)
@@ -76,7 +76,7 @@ class DatalabLabels(LabelPeer):
     """cleanlab's Datalab: confident learning."""
 
     def fit(self, known: Batch) -> NDArray[np.float64]:
-        """Fit the classifier, and predict each entry by one that does not know it."""
+        """Fit the classifier, and predict each entry by cross-validation."""
         from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - slow to import
         from sklearn.model_selection import cross_val_predict  # noqa: PLC0415
 
@@ -108,7 +108,7 @@ class DatalabLabels(LabelPeer):
 
 
 class Ours(LabelPeer):
-    """A guard of one detector, or the default one, calibrated on the knowledge base."""
+    """A guard with one detector or with all, calibrated on the knowledge base."""
 
     own_name = "at 1 %"
 
@@ -142,7 +142,7 @@ def peers() -> list[LabelPeer]:
 
 
 def flipped_batches(rest: Batch, seed: int) -> dict[str, tuple[Batch, NDArray[np.bool_]]]:
-    """Return the new entries with shares of their labels flipped, and which these are."""
+    """Return the new entries with shares of their labels flipped, and masks of the flips."""
     rng = np.random.default_rng(seed)
     found = {"clean": (rest, np.zeros(len(rest), dtype=np.bool_))}
     for share in (0.1, 0.4):

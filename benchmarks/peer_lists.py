@@ -1,4 +1,4 @@
-"""Peers that screen what was retrieved for a question."""
+"""Peers that screen the passages retrieved for a question."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ragshield_core.retrieval import RetrievalGuard
 
 Drops = Callable[[RetrievedExample, str], NDArray[np.bool_]]
 
-# RAGDefender is told which kind of question it is, as in its paper.
+# RAGDefender gets the kind of question, as in its paper.
 TASKS = {"nq": "single_hop", "hotpotqa": "multi_hop", "msmarco_half": "single_hop"}
-# The authors' own texts that are used beside PoisonedRAG's, and how many there are per question.
+# The authors' own texts that are used beside PoisonedRAG's, and their number per question.
 OWN = {
     "nq": {"ragdefender_blind": 5},
     "msmarco_half": {"ragdefender_dispersion": 4, "ragdefender_mixed": 4},
 }
-# Questions about Wikipedia whose retrieved sets are clean: calibration, and a test.
+# Questions about Wikipedia with clean retrieved sets, for calibration and for a test.
 N_QUESTIONS = 500
 
 HEAD = """
@@ -51,22 +51,22 @@ passages, since its detectors have floors.
 
 
 class Vectors:
-    """Stands for the model: gives passages the vectors that were computed before."""
+    """Stand-in for the embedding model: looks up precomputed vectors of passages."""
 
     def __init__(self) -> None:
         self._of: dict[str, NDArray[np.float32]] = {}
 
     def know(self, passages: Batch) -> None:
-        """Remember vectors by text."""
+        """Store vectors by text."""
         self._of |= dict(zip(passages.texts, passages.embeddings, strict=True))
 
     def encode(self, texts: Sequence[str], **_: object) -> torch.Tensor:
-        """Return vectors, as sentence-transformers does."""
+        """Return vectors, like sentence-transformers."""
         return torch.from_numpy(np.array([self._of[text] for text in texts]))
 
 
 def rag_defender() -> dict[str, Drops]:
-    """Return RAGDefender, and its second stage alone with the true number."""
+    """Return RAGDefender, and its second stage alone with the true number of poisoned texts."""
     from ragdefender import RAGDefender  # noqa: PLC0415 - an extra
     from ragdefender.identification import IdentifyAdversarial  # noqa: PLC0415
 
@@ -96,7 +96,7 @@ def rag_defender() -> dict[str, Drops]:
 
 
 def filtered(guard: RetrievalGuard) -> Drops:
-    """Return what our filter drops."""
+    """Return our filter: a function to a mask of dropped passages."""
 
     def drops(example: RetrievedExample, _data: str) -> NDArray[np.bool_]:
         return ~guard.screen(example.question, example.passages, example.vector).admitted
@@ -105,9 +105,9 @@ def filtered(guard: RetrievalGuard) -> Drops:
 
 
 class Ranked:
-    """Our filter's scores, without its thresholds: as many passages as somebody else says.
+    """Our filter's scores without its thresholds: another rule sets the number to drop.
 
-    Which are dropped first is told by the rarest of a passage's scores among clean passages.
+    Passages are dropped in the order of their smallest p-value among clean passages.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Ranked:
         self._clean = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def __call__(self, example: RetrievedExample, data: str) -> NDArray[np.bool_]:
-        """Return what is dropped."""
+        """Return a mask of the dropped passages."""
         scores = self._scores(example)
         p_values = [
             Calibration.of(self._clean[name]).p_values(part) for name, part in scores.items()
@@ -155,7 +155,7 @@ def attacked(n: int | None) -> dict[str, list[Target]]:
 
 
 def examples(found: dict[str, list[Target]]) -> dict[str, list[tuple[str, RetrievedExample]]]:
-    """Return, by column of the table, poisoned sets and their data set."""
+    """Return poisoned sets and their data set, by column of the table."""
     sets: dict[str, list[tuple[str, RetrievedExample]]] = defaultdict(list)
     rng = np.random.default_rng(0)
     for data, some in found.items():
@@ -174,7 +174,7 @@ def examples(found: dict[str, list[Target]]) -> dict[str, list[tuple[str, Retrie
 
 
 def clean_sets(n: int) -> tuple[list[RetrievedExample], list[RetrievedExample]]:
-    """Return clean sets to calibrate on, and others."""
+    """Return clean sets for calibration, and others for a test."""
     passages, questions, vectors = wiki()
     order = np.random.default_rng(0).permutation(len(questions))[: 2 * n]
     found = []

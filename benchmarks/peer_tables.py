@@ -1,4 +1,4 @@
-"""What the tables of peers have in common: one rate for all, shares with intervals, times."""
+"""Common parts of the tables of peers: one rate for all, shares with intervals, times."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from ragshield_core.huggingface.minilm import MiniLM
 from ragshield_core.tools.evaluate.rates import exact_interval
 
-# Accepted share of clean entries, for every method that has a threshold.
+# Accepted false-positive rate of every method with a threshold.
 FPR = 0.01
-# Texts that are embedded to know what embedding costs.
+# Number of texts that are embedded to time the embedding.
 EMBEDDED = 150
 
 T = TypeVar("T")
 
 
 class Judgement(NamedTuple):
-    """What a method makes of some entries.
+    """Judgement of a method about some entries.
 
     Attributes
     ----------
     own
-        Shape (n_entries,): which it finds by its own default; ``None`` if it has none.
+        Shape (n_entries,): mask of its findings by default; ``None`` if it has no default.
     scores
         Shape (n_entries,), higher is more suspicious; ``None`` if it has no scale.
     """
@@ -38,7 +38,7 @@ class Judgement(NamedTuple):
 
 
 def threshold_at(clean: NDArray[np.float64], fpr: float = FPR) -> float:
-    """Return the lowest threshold that no more than a share of clean scores exceeds.
+    """Return the lowest threshold that at most a share of clean scores exceeds.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Counts:
         self._shares[row, column][1] += len(hits)
 
     def took(self, row: str, seconds: float, n: int) -> None:
-        """Count seconds for so many entries."""
+        """Add the seconds for n entries."""
         self._times[row][0] += seconds
         self._times[row][1] += n
 
@@ -88,7 +88,7 @@ class Counts:
         return hits / n
 
     def milliseconds(self, row: str) -> float:
-        """Return the time per entry; NaN where none was taken."""
+        """Return the time per entry; NaN if it was not measured."""
         seconds, n = self._times[row]
         return 1e3 * seconds / n if n else math.nan
 
@@ -111,14 +111,14 @@ class Counts:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """Return what work returns, and the seconds that it takes."""
+    """Return the result of a call, and the seconds that it takes."""
     start = time.perf_counter()
     result = work()
     return result, time.perf_counter() - start
 
 
 def embedding_cost(texts: Sequence[str]) -> float:
-    """Return the milliseconds that MiniLM takes to embed one of these texts."""
+    """Return the milliseconds per text that MiniLM takes to embed these texts."""
     model, some = MiniLM(), list(texts[:EMBEDDED])
-    model.embed(some[:16])  # loads what is loaded once
+    model.embed(some[:16])  # warm-up: loads the model
     return 1e3 * timed(lambda: model.embed(some))[1] / len(some)

@@ -1,4 +1,4 @@
-"""Peers that look for injected instructions in single texts, when written or retrieved."""
+"""Peers that find injected instructions in single texts, at ingestion or retrieval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragshield_core.huggingface.minilm import MiniLM
 Flags = Callable[[Sequence[str]], NDArray[np.bool_]]
 
 N_CLEAN, N_OTHERS = 3_000, 1_000
-# The scanners of rag-firewall that its README turns on; its third policy sorts, and drops nothing.
+# The scanners of rag-firewall in its README; the third policy there only sorts.
 SCANNERS = """
 scanners:
   - type: regex_injection
@@ -68,8 +68,8 @@ Not run: agent-memory-guard's `MLInjectionDetector` (its extra `ml`). It downloa
 
 
 def firewall(config: str) -> Flags:
-    """Return what rag-firewall denies under a configuration."""
-    # It is read when the package is imported; the default is a file in the working directory.
+    """Return a function that flags the texts denied by rag-firewall."""
+    # The package reads this at import; its default is a file in the working directory.
     os.environ["RAGFW_AUDIT_LOG"] = os.devnull
     from rag_firewall import Firewall  # noqa: PLC0415 - an extra
 
@@ -86,7 +86,7 @@ def firewall(config: str) -> Flags:
 
 
 def rag_scan(*, strict: bool) -> Flags:
-    """Return what agent-memory-guard's scanner of retrieved documents calls unsafe."""
+    """Return a function that flags the texts that agent-memory-guard's RAG scanner calls unsafe."""
     from agent_memory_guard.rag import scan_rag_input  # noqa: PLC0415 - an extra
 
     def flags(texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -96,14 +96,14 @@ def rag_scan(*, strict: bool) -> Flags:
 
 
 def memory() -> Flags:
-    """Return what agent-memory-guard does not store, as its benchmark's best configuration."""
+    """Return a function that flags the texts that agent-memory-guard's best setting rejects."""
     from agent_memory_guard.bench.adapter import RememberOutcome  # noqa: PLC0415 - an extra
     from agent_memory_guard.bench.adapters import AMGHardenedAdapter  # noqa: PLC0415
 
     kept = {RememberOutcome.STORED, RememberOutcome.REDACTED}
 
     def flags(texts: Sequence[str]) -> NDArray[np.bool_]:
-        # A memory each: whatever is blocked makes a snapshot of all of it.
+        # A new memory for each text, because each blocked text makes a snapshot of all of it.
         found = (AMGHardenedAdapter().remember("knowledge.entry", text) for text in texts)
         return np.array([outcome not in kept for outcome in found])
 
@@ -122,7 +122,7 @@ def peers() -> dict[str, Flags]:
 
 
 def own_payloads() -> list[str]:
-    """Return the payloads of agent-memory-guard's benchmark that are meant for the model."""
+    """Return the payloads against the model in agent-memory-guard's benchmark."""
     from agent_memory_guard.bench.scenarios import default_corpus  # noqa: PLC0415 - an extra
 
     kinds = ("prompt_injection", "memory_persistence")
@@ -160,7 +160,7 @@ def text_sets(test: Batch, *, quick: bool) -> dict[str, Batch]:
     }
     if quick:
         found = {name: batch.take(range(min(20, len(batch)))) for name, batch in found.items()}
-    # Labels are not what this is about, and belong to mails only.
+    # Without labels: only mails have them, and they are not tested here.
     return {
         name: Batch.of(ids=one.ids, texts=one.texts, embeddings=one.embeddings)
         for name, one in found.items()
@@ -168,13 +168,13 @@ def text_sets(test: Batch, *, quick: bool) -> dict[str, Batch]:
 
 
 def alone(guard: Guard, entries: Batch) -> NDArray[np.bool_]:
-    """Return which entries a guard holds, each screened by itself."""
+    """Return a mask of the held entries, each screened by itself."""
     held = [not guard.screen(entries.take([row])).admitted[0] for row in range(len(entries))]
     return np.array(held, dtype=np.bool_)
 
 
 def by_peers(clean: Batch, sets: dict[str, Batch], counts: Counts) -> dict[str, float]:
-    """Count what peers find; return the share of clean calibration texts that each holds."""
+    """Count the findings of peers; return the share of clean texts that each holds."""
     rates = {}
     for name, flags in track(peers().items(), description="peers of texts"):
         rates[name] = float(np.mean(flags(clean.texts)))
@@ -187,7 +187,7 @@ def by_peers(clean: Batch, sets: dict[str, Batch], counts: Counts) -> dict[str, 
 
 
 def by_rule(sets: dict[str, Batch], counts: Counts) -> None:
-    """Count what the detector of instructions finds by its rule."""
+    """Count the findings of the instruction detector by its rule."""
     detector, name = InstructionDetector(), "**`InstructionDetector`**, its rule"
     rule = max(detector.default_threshold, detector.traits.floor)
     for what, batch in sets.items():
@@ -198,12 +198,12 @@ def by_rule(sets: dict[str, Batch], counts: Counts) -> None:
 
 
 def by_guard(known: Batch, rates: dict[str, float], sets: dict[str, Batch], counts: Counts) -> None:
-    """Count what the default guard holds at 1 %, at the peers' rates, and at its smallest."""
+    """Count entries held by the default guard at 1 %, at the peers' rates, and at its smallest."""
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).fit(known).calibrate()
     least = guard.state.calibrator.calibration.smallest_rate * (1 + 1e-9)
     shown = {FPR: "**default guard**, at 1 %"}
     for name, rate in rates.items():
-        if least < rate < FPR:  # a guard that held everything would be none
+        if least < rate < FPR:  # not the rates of peers that hold nothing, or more than 1 %
             shown[rate] = f"**default guard**, at {rate:.2%} as {name}"
     shown[least] = f"**default guard**, at {least:.2%}, the smallest"
     for rate, name in track(shown.items(), description="guard of texts"):

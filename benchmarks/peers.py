@@ -1,10 +1,10 @@
-"""Peers in the same run, each in the role that it was made for.
+"""Comparison with peers in one run, each peer in its own role.
 
     python benchmarks/peers.py                  # everything, writes benchmarks/results/peers.md
-    python benchmarks/peers.py --only labels    # some roles, others stay as they were
+    python benchmarks/peers.py --only labels    # these roles, the others stay
     python benchmarks/peers.py --quick          # small, writes nothing
 
-Needs the extra ``peers`` beside ``minilm`` and ``labels``. No peer downloads anything here.
+Needs the extras ``peers``, ``minilm`` and ``labels``. No peer downloads anything here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = (
     *("rag-firewall", "ragdefender", "agent-memory-guard", "cleanlab", "datasketch"),
     *("scikit-learn", "sentence-transformers", "torch"),
 )
-# By name: the tables, and all counts.
+# Role -> function that returns the lines of its tables, and all counts.
 ROLES: dict[str, Callable[..., tuple[list[str], dict[str, object]]]] = {
     "groups": groups,
     "texts": texts,
@@ -70,13 +70,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(ROLES), help="roles to run")
     arguments = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")  # of peers
+    warnings.simplefilter("ignore")  # warnings of peers
     done: dict[str, dict[str, object]] = {}
-    if STORED.exists():  # roles that are not run now stay as they were
+    if STORED.exists():  # keep the roles that are not run
         done = json.loads(STORED.read_text(encoding="utf-8"))
     for name in arguments.only or ROLES:
         lines, counts = ROLES[name](quick=arguments.quick)
-        # Of the last five minutes: times of a busy machine are no more than a hint.
+        # Load of the last five minutes: times on a busy machine are only a hint.
         load = round(os.getloadavg()[1], 1)
         done[name] = {"lines": lines, "counts": counts, "load": load}
         print("\n".join(lines), flush=True)
