@@ -11,7 +11,8 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.tools import create_retriever_tool, tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import CountingEmbeddings
-from test_retrieval import POISON, QUERY, Fixed, Heard
+from test_events import Heard
+from test_retrieval import POISON, QUERY, Fixed
 
 from ragshield_core import Batch
 from ragshield_core.detectors import InstructionDetector

@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import faiss
 import pytest
-from store_kinds import KINDS
+from store_kinds import KINDS, hybrid
 from support import DIM, LENGTH, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_langchain import GuardedVectorStore
@@ -80,24 +80,7 @@ def test_diverse_choices_leave_out_confirmed_poison_under_any_id(hiding):
 
 
 def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
-    from langchain_qdrant import QdrantVectorStore, RetrievalMode, SparseVector  # noqa: PLC0415
-    from langchain_qdrant.sparse_embeddings import SparseEmbeddings  # noqa: PLC0415
-
-    class Words(SparseEmbeddings):
-        def embed_query(self, text):
-            return SparseVector(indices=[len(text), 100 + int(text[-1])], values=[1.0, 0.5])
-
-        def embed_documents(self, texts):
-            return [self.embed_query(text) for text in texts]
-
-    inner = QdrantVectorStore.construct_instance(
-        CountingEmbeddings(),
-        sparse_embedding=Words(),
-        retrieval_mode=RetrievalMode.HYBRID,
-        vector_name="dense",
-        client_options={"location": ":memory:"},
-    )
-    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
+    store = GuardedVectorStore(hybrid(), guard=guard_of(Scripted()))
     store.add_texts(TEXTS, ids=IDS)
     store.recall(["b1"])
     for query in ("billing 3", "billing 10", "shipping 2"):

@@ -6,7 +6,6 @@ import logging
 import numpy as np
 import pytest
 from langchain_community.vectorstores import FAISS
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
@@ -14,6 +13,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from support import CountingEmbeddings, group, join, passages
+from test_events import Heard
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -95,16 +95,6 @@ class FixedK(Fixed):
 
     def _get_relevant_documents(self, query, *, run_manager):  # noqa: ARG002
         return self.documents[: self.k]
-
-
-class Heard(BaseCallbackHandler):
-    raise_error = True
-
-    def __init__(self):
-        self.events = []
-
-    def on_custom_event(self, name, data, **_):
-        self.events.append((name, data))
 
 
 def ids(documents):

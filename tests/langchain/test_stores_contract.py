@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from store_kinds import KINDS
+from store_kinds import KINDS, hybrid
 from support import DIM, CountingEmbeddings, Scripted, guard_of, slowly, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -266,33 +266,13 @@ def test_points_that_were_there_keep_their_ids_in_qdrant(make):
 
 
 def test_hybrid_points_keep_both_vectors_in_qdrant():
-    from langchain_qdrant import QdrantVectorStore, RetrievalMode, SparseVector  # noqa: PLC0415
-    from langchain_qdrant.sparse_embeddings import SparseEmbeddings  # noqa: PLC0415
-
-    class Words(SparseEmbeddings):
-        def embed_query(self, text):
-            return SparseVector(indices=[len(text)], values=[1.0])
-
-        def embed_documents(self, texts):
-            return [self.embed_query(text) for text in texts]
-
-    def guarded(mode):
-        inner = QdrantVectorStore.construct_instance(
-            CountingEmbeddings(),
-            sparse_embedding=Words(),
-            retrieval_mode=mode,
-            vector_name="dense",
-            client_options={"location": ":memory:"},
-        )
-        return GuardedVectorStore(inner, guard=guard_of())
-
-    store = guarded(RetrievalMode.HYBRID)
+    store = GuardedVectorStore(hybrid(), guard=guard_of())
     store.add_texts(["billing 0", "shipping score=5", "refunds 22"], ids=["a", "b", "c"])
     assert {d.id for d in store.similarity_search("refunds 22", k=3)} == {"a", "c"}
     store.release(["b"])
     assert [d.id for d in store.similarity_search("shipping score=5", k=1)] == ["b"]
     with pytest.raises(TypeError, match="sparse mode keeps no dense vectors"):
-        guarded(RetrievalMode.SPARSE)
+        GuardedVectorStore(hybrid("sparse"), guard=guard_of())
 
 
 # Through the guard

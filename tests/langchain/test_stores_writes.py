@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
+from test_events import Heard
 
 from ragshield_core.model.errors import (
     InvalidBatchError,
@@ -73,13 +73,6 @@ def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
 
 
 def test_a_callback_hears_of_what_is_held(store):
-    class Heard(BaseCallbackHandler):
-        def __init__(self):
-            self.events = []
-
-        def on_custom_event(self, name, data, **_):
-            self.events.append((name, data))
-
     heard = Heard()
     step = RunnableLambda(lambda texts: store.add_texts(texts, ids=["a", "b"]))
     step.invoke(["fine", "score=1"], {"callbacks": [heard]})

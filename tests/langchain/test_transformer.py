@@ -3,11 +3,11 @@
 from unittest.mock import patch
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import CountingEmbeddings, Scripted, group, knowledge_base, passages
+from test_events import Heard
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
@@ -170,14 +170,9 @@ def test_what_cannot_work_is_refused():
 
 
 async def test_a_run_hears_of_it(step):
-    class Heard(BaseCallbackHandler):
-        events = ()
-
-        def on_custom_event(self, name, data, **_):
-            self.events = (*self.events, (name, data["stage"], len(data["quarantined"])))
-
     heard = Heard()
     config = {"callbacks": [heard]}
     RunnableLambda(step.transform_documents).invoke(CHUNKS, config)
     await RunnableLambda(step.atransform_documents).ainvoke(CHUNKS, config)
-    assert heard.events == ((EVENT, "ingestion", 2),) * 2
+    heard = [(name, told["stage"], len(told["quarantined"])) for name, told in heard.events]
+    assert heard == [(EVENT, "ingestion", 2)] * 2
