@@ -3,18 +3,12 @@
 import asyncio
 import re
 import threading
-import uuid
 from unittest import mock
 
-import chromadb
 import pytest
-from langchain_core.documents import Document
-from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores import VectorStoreQuery
-from llama_index.vector_stores.chroma import ChromaVectorStore
 from small_store import HOSTILE, Moody, SmallKeeper, entries
-from support import CountingEmbeddings, Scripted, group, passages, vector_of
+from support import Scripted, group, passages
+from test_database_away import ADAPTERS
 
 from ragshield_core import Guard, Policy, Quarantine, RetrievalGuard
 from ragshield_core.detectors import CliqueDetector, Scope, Traits
@@ -23,8 +17,6 @@ from ragshield_core.learning.writes import TRIES
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.time_budget import MOST_LATE
-from ragshield_langchain import GuardedVectorStore
-from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 
 OPEN = Policy(fail_open=True)
 
@@ -310,37 +302,15 @@ def test_a_call_that_was_left_behind_has_detectors_that_nobody_uses_any_more(moo
     assert named[0] == named[1]
 
 
-def langchain(guard):
-    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
-
-    def add(**texts):
-        store.add_documents([Document(id=i, page_content=t) for i, t in texts.items()])
-
-    def live():
-        return {document.id for document in store.similarity_search("billing", k=9)}
-
-    return store, add, live
+def opened_by(adapter, guard):
+    """Return a guarded store of a framework, a function that writes texts, and one that reads."""
+    made = adapter(guard, ADAPTERS[adapter]())
+    return made.store, made.add, next(made.reads())
 
 
-def llamaindex(guard):
-    collection = chromadb.EphemeralClient().create_collection(f"test_{uuid.uuid4().hex}")
-    store = GuardedNodeStore(ChromaVectorStore(collection), guard=guard)
-
-    def add(**texts):
-        vectors = {i: vector_of(text).tolist() for i, text in texts.items()}
-        store.add([TextNode(id_=i, text=t, embedding=vectors[i]) for i, t in texts.items()])
-
-    def live():
-        vector = vector_of("billing").tolist()
-        found = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=9))
-        return set(found.ids)
-
-    return store, add, live
-
-
-@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_stores_of_both_frameworks_fail_closed(mood, adapter):
-    store, add, live = adapter(built(detectors=[Moody()]))
+    store, add, live = opened_by(adapter, built(detectors=[Moody()]))
     add(a="billing a")
     mood("raises")
     add(b="billing b")
@@ -348,10 +318,10 @@ def test_stores_of_both_frameworks_fail_closed(mood, adapter):
     assert "moody failed on it" in store.quarantine.show("b").note
 
 
-@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+@pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("how", ["by itself", "asked for", "asked for on a loop"])
 def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
-    store, add, live = adapter(built(OPEN, [Moody()]))
+    store, add, live = opened_by(adapter, built(OPEN, [Moody()]))
     mood("raises")
     add(a="billing a", b="billing score=5")
     assert live() == {"a", "b"} == set(store.guard.writes.unscreened())
