@@ -202,14 +202,8 @@ def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
 
 
 def _by_column(rows: Sequence[_Row]) -> dict[str, list[Any]]:
-    return {
-        "ids": [row.id for row in rows],
-        "texts": [row.text for row in rows],
-        "labels": [row.label for row in rows],
-        "lineages": [row.lineage for row in rows],
-        "contexts": [row.context for row in rows],
-        "metadatas": [row.metadata for row in rows],
-    }
+    names = ("ids", "texts", "labels", "lineages", "contexts", "metadatas")  # as in a row
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:

@@ -255,11 +255,7 @@ class PoisonGuard(Keyed, TransformComponent):
         ids = nodes_of(self.quarantine, ids)
         return [to_node(one) for one in let_in(self._guard, ids, by, note)]
 
-    def _judge(
-        self,
-        nodes: Sequence[BaseNode],
-        replacing: Collection[str],
-    ) -> Report:
+    def _judge(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
         """Screen nodes; without a vector for each, by the detectors that can do without."""
         with_vectors = all(node.embedding is not None for node in nodes)
         if not with_vectors:
