@@ -50,15 +50,15 @@ def test_a_query_that_meets_hidden_nodes_asks_for_more(make_store, monkeypatch):
     ask, asked = type(store.inner).query, []
 
     def counted(inner, query, **kwargs):
-        asked.append(query.similarity_top_k)
+        asked.append((query.similarity_top_k, query.sparse_top_k, query.hybrid_top_k))
         return ask(inner, query, **kwargs)
 
     monkeypatch.setattr(type(store.inner), "query", counted)
     query = VectorStoreQuery(
-        query_embedding=vector_of(known()[0].text).tolist(), similarity_top_k=3
+        vector_of(known()[0].text).tolist(), similarity_top_k=3, sparse_top_k=5
     )
     first, second = store.query(query), store.query(query)
-    assert asked == [3, 6, 3, 6]
+    assert asked == [(3, 5, None), (6, 8, None)] * 2
     assert first.ids == second.ids
     assert first.similarities == second.similarities
     assert [one.node_id for one in second.nodes] == second.ids
@@ -67,7 +67,7 @@ def test_a_query_that_meets_hidden_nodes_asks_for_more(make_store, monkeypatch):
     # Of more candidates, other modes choose others.
     query.mode = VectorStoreQueryMode.MMR
     store.query(query)
-    assert asked[4] == 3
+    assert asked[4] == (3, 5, None)
 
 
 @pytest.mark.parametrize("guarded", ["store chroma", "index simple"], indirect=True)

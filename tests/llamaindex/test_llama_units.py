@@ -1,16 +1,13 @@
-"""Small parts: stable ids, larger queries, what the quarantine keeps of a node."""
+"""Small parts: stable ids, what the quarantine keeps of a node."""
 
 import datetime as dt
-from types import SimpleNamespace
 
 from llama_index.core import Document
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import NodeRelationship, TextNode
-from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 from llama_support import (
     KEYS,
     guard_of,
-    guarded_over,
     node,
 )
 
@@ -33,21 +30,6 @@ def test_equal_parts_of_a_document_have_ids_of_their_own_the_same_at_each_run():
 def test_names_that_were_given_stay():
     given = [node("a", document="d"), TextNode(text="b")]
     assert StableIds()(given) is given
-
-
-def test_every_part_of_a_query_that_limits_it_is_widened(make_store):
-    asked, store = [], guarded_over(make_store("chroma"), None, [node("a")])
-
-    def answer(query):
-        asked.append(query)
-        return VectorStoreQueryResult(nodes=[node("a")] * query.similarity_top_k)
-
-    store._mask.add(to_batch([node("a")], KEYS))
-    store._inner = SimpleNamespace(query=answer)
-    found = store.query(VectorStoreQuery(similarity_top_k=3, sparse_top_k=5))
-    assert (found.nodes, found.ids) == ([], None)
-    limits = [(one.similarity_top_k, one.sparse_top_k, one.hybrid_top_k) for one in asked]
-    assert limits[:3] == [(3, 5, None), (6, 8, None), (12, 14, None)]
 
 
 def test_a_node_comes_back_from_quarantine_as_it_was():
