@@ -17,7 +17,9 @@ import json, sys
 import ragshield_core
 alone = sorted(sys.modules)
 ragshield_core.Guard
-print(json.dumps({"alone": alone, "modules": sorted(sys.modules)}))
+guard = sorted(sys.modules)
+import ragshield_core.cli, ragshield_core.tools.audit
+print(json.dumps({"alone": alone, "modules": guard, "audit": sorted(sys.modules)}))
 """
 
 
@@ -42,6 +44,7 @@ def test_the_core_imports_what_it_needs_and_nothing_heavy():
     assert set(run["modules"]).isdisjoint(HEAVY)
     assert packages(run["modules"]) <= {"ragshield_core", *LIGHT}
     assert not [one for one in run["modules"] if one.startswith("ragshield_core.tools")]
+    assert "ray" not in run["audit"]  # only where it is asked for
 
 
 def test_the_overview_of_commands_imports_none_of_them():
