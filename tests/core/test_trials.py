@@ -194,22 +194,28 @@ def test_what_is_drawn_is_drawn_again_by_the_same_seed_in_other_processes_too(fo
 
 
 @pytest.mark.slow
-def test_own_texts_take_part_and_texts_are_embedded_once():
+def test_own_texts_all_take_part_and_are_embedded_once():
     asked = []
 
     def counted(texts):
         asked.extend(texts)
         return embed(texts)
 
-    own = [Planted(attack="mine", question="how long?", texts=("same text", "same text"))]
+    own = [  # of one target more than of the other
+        Planted(attack="mine", question="how long?", texts=("same text", "same text", "three")),
+        Planted(attack="mine", question=None, texts=("four", "five")),
+    ]
     found = evaluate(corpus(), counted, attacks=[], own=own, fpr=0.1, stream=40)
     assert {"how long?", "same text"} < set(asked)
-    assert len(asked) == len(set(asked)) == 2 + PROBES  # some of the corpus, to know the model
-    assert {(r.attack, r.regime, r.held.n) for r in found.recalls} == {
-        ("mine", "alone", 1),
-        ("mine", "alone", 2),
-        ("mine", "stream", 2),
-        ("mine", "batch", 2),
+    assert len(asked) == len(set(asked)) == 5 + PROBES  # some of the corpus, to know the model
+    counts = {(r.regime, r.size): r.held.n for r in found.recalls}
+    assert {r.attack for r in found.recalls} == {"mine"}
+    assert counts == {
+        ("alone", 1): 2,
+        ("alone", 2): 4,
+        ("alone", 3): 5,
+        ("stream", 3): 5,
+        ("batch", 3): 5,
     }
 
 
@@ -334,23 +340,6 @@ def test_smaller_groups_are_the_first_texts_of_larger_ones_and_embedded_once():
     assert {r.size for r in found.recalls if r.regime != "alone"} == {5}  # as published
     poison = poison_of([8])
     assert poison.rows_of(0, 3).tolist() == poison.rows_of(0, 8)[:3].tolist()
-
-
-@pytest.mark.slow
-def test_own_targets_with_fewer_texts_than_others_come_with_all_of_them():
-    own = [
-        Planted(attack="mine", question=None, texts=("one", "two", "three")),
-        Planted(attack="mine", question=None, texts=("four", "five")),
-    ]
-    found = evaluate(corpus(), embed, attacks=[], own=own, fpr=0.1, stream=40)
-    counts = {(r.regime, r.size): r.held.n for r in found.recalls}
-    assert counts == {
-        ("alone", 1): 2,
-        ("alone", 2): 4,
-        ("alone", 3): 5,
-        ("stream", 3): 5,
-        ("batch", 3): 5,
-    }
 
 
 # Reports
