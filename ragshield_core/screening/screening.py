@@ -1,4 +1,4 @@
-"""Running detectors on a batch: what scores say, what could not be judged, crashes."""
+"""Runs of detectors on a batch: findings, unjudged entries and crashes."""
 
 from __future__ import annotations
 
@@ -41,42 +41,42 @@ logger = logging.getLogger("ragshield")
 AnyDetector = Detector | RetrievalDetector
 Said = TypeVar("Said")
 
-# How often a detector that crashes on a batch is asked about parts of it, to find the entries that
-# it crashes on: enough for a few of them among a thousand.
+# Calls of a detector on parts of a batch on which it crashed, to find the entries that crash it:
+# enough for a few of them among a thousand.
 ATTEMPTS = 64
 
 
 class Outcome(NamedTuple):
-    """What one detector says of a batch."""
+    """Result of one detector on a batch."""
 
     scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
     findings: list[tuple[int, Finding]]  # by row
     unjudged: list[tuple[int, Unjudged]]  # by row
-    part: Batch | None = None  # what was scored
-    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
+    part: Batch | None = None  # the scored entries
+    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # their rows in the batch
 
 
-# Of a score that is high enough only since other detectors find the entry unusual as well.
+# Evidence for a score that is high enough only because other detectors suspect the entry as well.
 SUPPORTED = "; other detectors suspect it, too"
 NOTHING = Outcome(np.empty(0), [], [])
 
-# Returns decisions as they are once rules of people have excused findings.
+# Returns the decisions after rules of people have excused findings.
 Excuse = Callable[[Batch, Mapping[int, Decision]], Mapping[int, Decision]]
 
 
 class InForce(NamedTuple):
-    """What the scores of detectors are held against, by their names."""
+    """Thresholds and clean scores in force, by the names of detectors."""
 
     thresholds: Mapping[str, Thresholds]
-    clean: Mapping[str, Calibration]  # none for those that are not calibrated
-    waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
-    # Of sources that a person has adopted, per detector the score above which it acts.
+    clean: Mapping[str, Calibration]  # without detectors that are not calibrated
+    waiting: Mapping[str, Skipped]  # detectors that take no part in any screening
+    # Thresholds of sources that a person has adopted, by source and detector.
     by_source: Mapping[str | None, Mapping[str, float]] = MappingProxyType({})
-    support: Support | None = None  # none without a calibration
-    unusual: Collection[str] = ()  # admitted entries that detectors found unusual, by id
+    support: Support | None = None  # None without a calibration
+    unusual: Collection[str] = ()  # ids of admitted entries that detectors found unusual
 
     def above(self, name: str, sources: Sequence[str | None]) -> NDArray[np.float64]:
-        """Return how much higher thresholds of a detector are, by the sources of entries."""
+        """Return by how much a source raises a detector's thresholds, one value per entry."""
         own = {source: found[name] for source, found in self.by_source.items() if name in found}
         if not own:
             return np.zeros(len(sources))
@@ -88,8 +88,8 @@ class InForce(NamedTuple):
     ) -> dict[str, NDArray[np.float64]]:
         """Return the score above which each detector acts on each entry, given all scores.
 
-        Of a source that a person has adopted, each detector acts by itself: what is a little
-        unusual elsewhere is usual there.
+        On a source that a person has adopted, each detector acts by itself: entries that are a
+        little unusual elsewhere are usual there.
         """
         adopted = np.array([source in self.by_source for source in sources], dtype=np.bool_)
         alone = {
@@ -102,7 +102,7 @@ class InForce(NamedTuple):
 
 
 class Tally:
-    """What all detectors say of a batch."""
+    """Results of all detectors on a batch."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -112,7 +112,7 @@ class Tally:
         self.scores: dict[str, NDArray[np.float64]] = {}
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """Note what one detector says."""
+        """Add the result of one detector."""
         self.scores[name] = outcome.scores
         self._judged |= ~np.isnan(outcome.scores)
         self.find(outcome.findings)
@@ -120,14 +120,14 @@ class Tally:
             self._unjudged.setdefault(row, []).append(item)
 
     def find(self, findings: Sequence[tuple[int, Finding]]) -> None:
-        """Note findings by row; of the same detector they replace earlier ones."""
+        """Add findings by row; they replace earlier ones of the same detector."""
         for row, finding in findings:
             before = self._findings.get(row, ())
             others = [one for one in before if one.detector != finding.detector]
             self._findings[row] = [*others, finding]
 
     def decisions(self, policy: Policy) -> dict[int, Decision]:
-        """Return by row what is to be decided: nearly every entry is judged, and nothing found."""
+        """Return the decisions by row, without entries that were judged and have no finding."""
         unjudged = np.flatnonzero(~self._judged).tolist()
         return {
             row: policy.decide(
@@ -151,12 +151,12 @@ def screened(
     budget: TimeBudget,
     excuse: Excuse,
 ) -> Report:
-    """Return what detectors say of a batch, and what is to be decided.
+    """Return a report with the results of detectors on a batch, and the decisions.
 
-    Known entries that leave as the batch comes (``leaving``, by id) are not judged again. Findings
-    against entries admitted earlier that wait to be named (``overdue``) are in the report. What
-    rules excuse condemns nothing else. Where the budget has left a call of a detector behind, what
-    the detectors know may not be changed any more.
+    Known entries that leave when the batch is written (``leaving``, by id) are not judged again.
+    The report includes unreported findings against entries admitted earlier (``overdue``). Excused
+    entries do not condemn others. After a call that exceeded the budget and still runs, the
+    knowledge of these detectors must not be changed.
     """
     seconds = policy.time_for(len(batch))
     tally, outcomes = Tally(batch), dict[str, Outcome]()
@@ -218,7 +218,7 @@ def scores_again(
     batch: Batch,
     rows: Sequence[int],
 ) -> NDArray[np.float64] | None:
-    """Return the scores that a detector gives to rows of a batch; ``None`` where it fails."""
+    """Return the scores that a detector gives to rows of a batch; ``None`` if it fails."""
     detector = next((one for one in detectors if one.name == name), None)
     if detector is None:
         return None
@@ -235,7 +235,7 @@ def scores_again(
 
 @contextmanager
 def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator[None]:
-    """Have detectors leave entries out of account meanwhile."""
+    """Let detectors ignore these known entries within the context."""
     if not ids:
         yield
         return
@@ -250,17 +250,17 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
 
 
 def _outcome(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
-    """Return what a detector says of a batch, or why it takes no part; a crash is what it says."""
+    """Return the result of a detector on a batch, also if it crashes, or why it takes no part."""
     try:
         return judged(detector, in_force, batch)
-    except NeighborsError as error:  # no entry of the batch is to blame: nor are parts tried
+    except NeighborsError as error:  # no entry of the batch is the cause: do not try parts
         return failure(detector.name, batch, error)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         return isolated(detector.name, batch, error, partial(judged, detector, in_force))
 
 
 def judged(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
-    """Return one detector's scores, findings and what it could not judge, by row."""
+    """Return one detector's scores, findings and unjudged entries, by row."""
     if (reason := skip_reason(detector, batch)) is not None:
         return Skipped(detector=detector.name, reason=reason)
     reasons = detector.unjudged(batch)
@@ -298,7 +298,7 @@ def _found_together(
     budget: TimeBudget,
     seconds: float | None,
 ) -> list[tuple[int, Finding]]:
-    """Return by row what detectors find together, and none of them by itself."""
+    """Return, by row, findings that detectors make together and none makes by itself."""
     told = [one for one in detectors if one.name in outcomes]
     scores = {one.name: outcomes[one.name].scores for one in told}
     limits = in_force.supported(scores, sources)
@@ -325,7 +325,7 @@ def _judged_again(
 ) -> list[Finding]:
     """Return findings against entries admitted earlier that a batch lifts above the threshold."""
     batch = outcome.part
-    assert batch is not None  # noqa: S101 - asked for where something was scored
+    assert batch is not None  # noqa: S101 - called only if entries were scored
     threshold = in_force.thresholds[detector.name].recall
     ids, scores = detector.retroactive(batch, condemned, in_force.unusual)
     rows = np.flatnonzero(scores > threshold)
@@ -336,7 +336,7 @@ def _judged_again(
 
 
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:
-    """Return n scores as a detector must give them; NaN for no opinion only if that is ``partial``.
+    """Return n checked scores of a detector; NaN for no opinion is allowed if ``partial``.
 
     Raises
     ------
@@ -360,9 +360,9 @@ def findings_of(
     calibration: Calibration | None,
     alone: float = -np.inf,
 ) -> list[Finding]:
-    """Return a finding per score, with its evidence and, calibrated, its p-value.
+    """Return a finding per score, with its evidence and, if calibrated, its p-value.
 
-    One whose threshold is below what the detector asks for alone says that others support it.
+    If its threshold is below ``alone``, the evidence says that other detectors support it.
     """
     p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
     return [
@@ -386,7 +386,7 @@ def findings_of(
 def explained(
     name: str, explain: Callable[[Any, list[Any]], Sequence[Evidence]], of: Any, which: list[Any]
 ) -> Sequence[Evidence]:
-    """Explain scores; a score stands even where its explanation fails."""
+    """Explain scores; a score remains valid even if its explanation fails."""
     if not which:
         return []
     try:
@@ -400,7 +400,7 @@ def explained(
 
 
 def crash(error: Exception) -> str:
-    """Say how and where a detector crashed; the message may hold hostile text, so not it."""
+    """Return how and where a detector crashed, without the message: it may quote hostile text."""
     if isinstance(error, OutOfTimeError | NeighborsError):
         return f"the detector failed: {error}"  # our own words
     frames = traceback.extract_tb(error.__traceback__)
@@ -409,7 +409,7 @@ def crash(error: Exception) -> str:
 
 
 def failure(name: str, batch: Batch, error: Exception) -> Outcome:
-    """Say of every entry that a detector crashed."""
+    """Return an outcome in which the detector failed on every entry."""
     logger.error("%s on %d entries: %s", name, len(batch), crash(error))
     parts = _Parts(name, batch)
     parts.fail(np.arange(len(batch)), error)
@@ -419,10 +419,10 @@ def failure(name: str, batch: Batch, error: Exception) -> Outcome:
 def isolated(
     name: str, batch: Batch, error: Exception, run: Callable[[Batch], Outcome | Skipped]
 ) -> Outcome:
-    """Judge what can be judged of a batch on which a detector crashed.
+    """Judge as many entries as possible of a batch on which a detector crashed.
 
-    The batch is halved until the entries are found that it crashes on: they alone bear the
-    consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
+    The batch is halved until the entries that crash the detector are found: only they count as
+    failed. A detector that crashes on every entry is called :data:`ATTEMPTS` times.
     """
     logger.error("%s on a batch of %d entries: %s", name, len(batch), crash(error))
     parts = _Parts(name, batch)
@@ -434,7 +434,7 @@ def isolated(
         if attempt < ATTEMPTS and not isinstance(error, InvalidScoresError):
             try:
                 parts.add(rows, run(batch.take(rows)))
-            except Exception as again:  # noqa: BLE001 - the same, of fewer entries
+            except Exception as again:  # noqa: BLE001 - any crash, on fewer entries
                 error = again
                 if len(rows) > 1:
                     waiting += np.array_split(rows, 2)
@@ -452,11 +452,11 @@ def in_time(
     budget: TimeBudget,
     run: Callable[[Batch], Said],
 ) -> Said | Outcome:
-    """Return what a detector says of a batch, but for entries that it takes too long for.
+    """Return the result of a detector on a batch, except for entries that take too long.
 
-    Where it takes too long for the batch, and judges each entry by itself, it is asked about one
-    after the other. All of them have the time of the batch once more, and each may take a part.
-    :class:`OutOfTimeError` says that none was judged in time.
+    If the batch takes too long and the detector judges each entry by itself, it judges one entry
+    after the other. Together they get the time of the batch once more, and each a part of it.
+    :class:`OutOfTimeError` is raised if no entry was judged in time.
     """
     name = detector.name
     try:
@@ -484,7 +484,7 @@ def in_time(
 
 
 class _Parts:
-    """What a detector says of parts of a batch."""
+    """Results of a detector on parts of a batch."""
 
     def __init__(self, name: str, batch: Batch) -> None:
         self._name, self._batch = name, batch
@@ -492,10 +492,10 @@ class _Parts:
         self._findings: list[tuple[int, Finding]] = []
         self._missing: list[tuple[int, Unjudged]] = []
         self._good: list[NDArray[np.intp]] = []
-        self.heard = False  # whether it has said anything
+        self.heard = False  # whether it has returned any result
 
     def add(self, rows: NDArray[np.intp], outcome: object) -> None:
-        """Note what it says of some rows, unless it takes no part."""
+        """Add the result on some rows, unless the detector takes no part."""
         self.heard = True
         if not isinstance(outcome, Outcome):
             return
@@ -505,7 +505,7 @@ class _Parts:
         self._good.append(rows[outcome.rows])
 
     def fail(self, rows: NDArray[np.intp], error: Exception) -> None:
-        """Note that it failed on some rows."""
+        """Record that the detector failed on some rows."""
         name, ids, reason = self._name, self._batch.ids, crash(error)
         self._missing += [
             (row, Unjudged(detector=name, entry_id=ids[row], reason=reason, failed=True))
@@ -513,7 +513,7 @@ class _Parts:
         ]
 
     def together(self) -> Outcome:
-        """Return what it says of the batch."""
+        """Return the result on the whole batch."""
         if not any(rows.size for rows in self._good):
             return Outcome(self._column, self._findings, self._missing)
         kept = np.sort(np.concatenate(self._good))
@@ -522,7 +522,7 @@ class _Parts:
 
 
 def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:
-    """Let what people decided before stand, with the remark who did."""
+    """Return the report with earlier decisions of people, and a remark on who decided."""
     if not remarks:
         return report
     decided = {
