@@ -1,4 +1,4 @@
-"""The guard: detectors, their calibration, a policy and a quarantine, put together."""
+"""The guard: detectors with their calibration, a policy and a quarantine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ragshield")
 
 G = TypeVar("G", bound="Guard")
-# What a guard asks of a quarantine: it is not imported before it is needed.
+# Methods that a quarantine must have; the class itself is imported only when needed.
 QUARANTINE_METHODS = ("hold", "held_ids", "released_among", "confirmed_among")
 
 
@@ -62,19 +62,19 @@ class Guard:
         Thresholds and actions; the default quarantines at an expected 1 % of clean entries once
         calibrated, and by the default thresholds before.
     quarantine
-        Where held entries go; the default is the SQLite file ``ragshield.db`` in the working
-        directory, made when the first entry is held.
+        Receives held entries; the default is the SQLite file ``ragshield.db`` in the working
+        directory, created when the first entry is held.
     seed
-        Of the parts held out by :meth:`fit`.
+        Random seed of the parts that :meth:`fit` holds out.
 
     Attributes
     ----------
     calibration
-        The thresholds in force; borrows the calibration of another guard, or takes its own anew.
+        The thresholds in force, with methods to borrow or refresh a calibration.
     sources
-        Questions about sources of which far more is held than accepted, and people's answers.
+        Questions about sources with far more held entries than accepted, and people's answers.
     judge, writes, state
-        What guarded stores use beside the methods.
+        Parts that guarded stores use besides the methods.
 
     Examples
     --------
@@ -110,18 +110,18 @@ class Guard:
         self.calibration = CalibrationInForce(guard_state, self.writes)
         self.sources = Sources(guard_state, self.writes, self.judge)
         self._notifier: Notified | None = None
-        self._warned = False  # that it is not calibrated
+        self._warned = False  # whether it has warned that it is not calibrated
 
     @classmethod
     def _of(cls, guard_state: GuardState, writes: Writes) -> Self:
         """Return a guard with a state that was built before."""
         guard = cls.__new__(cls)
-        guard._begin(guard_state, writes)  # noqa: SLF001 - of this very class
+        guard._begin(guard_state, writes)  # noqa: SLF001 - of this class
         return guard
 
     @property
     def quarantine(self) -> Quarantine:
-        """Where held entries go: all of the namespace, or of one store once the guard is of one."""
+        """Held entries of the whole namespace, or of one store once the guard belongs to it."""
         return self.writes.quarantine
 
     @quarantine.setter
@@ -144,15 +144,15 @@ class Guard:
     ) -> Self:
         """Return a guard with every built-in detector.
 
-        A detector takes part where it has what it needs; one that lacks labels, or a package, is
-        named among :attr:`Report.skipped`, with the reason.
+        A detector that lacks labels or a package takes no part: :attr:`Report.skipped` lists it,
+        with the reason.
 
         Parameters
         ----------
         fpr
             Accepted share of clean entries that are quarantined, by all detectors together. In
-            force once the guard is calibrated, see :meth:`calibrate`; before, each detector goes
-            by its default threshold.
+            force once the guard is calibrated, see :meth:`calibrate`; before, each detector uses
+            its default threshold.
         quarantine, seed
             As for the constructor.
 
@@ -183,45 +183,45 @@ class Guard:
         anchor: Callable[[str], object] | None = None,
         calibration_of: str | None = None,
     ) -> Self:
-        """Return a guard whose knowledge, quarantine and log are in a database.
+        """Return a guard that keeps its knowledge, quarantine and log in a database.
 
-        Whoever opens the same database and namespace, in whichever process, has the same guard:
-        what one learns, holds or forgets, the others know at their next screening, and what a
-        process has learned is not lost with it. Nothing has to be saved.
+        All processes that open the same database and namespace share one guard: a process sees
+        what the others learned, held or forgot at its next screening, and the knowledge of a
+        process survives it. There is no need to save.
 
         Parameters
         ----------
         url
-            SQLAlchemy database URL: ``"sqlite:///guard.db"`` for processes of one host, PostgreSQL
-            for those of several.
+            SQLAlchemy database URL: ``"sqlite:///guard.db"`` for processes on one host, PostgreSQL
+            for processes on several hosts.
         namespace
-            Of a tenant: others in the same database are not seen.
+            Name of a tenant, isolated from the others in the same database.
         detectors
-            Of a guard that is not there yet; the default is every built-in one. Of one that is,
-            the same with the same options, as far as they are not registered.
+            For a new guard: its detectors; the default is every built-in one. For an existing
+            guard: all of them, with the same options; needed only if one is not registered.
         policy, fpr, seed
-            Of a guard that is not there yet, as for the constructor and :meth:`default`; ``policy``
-            is meant where both are given.
+            For a new guard, as for the constructor and :meth:`default`; ``policy`` overrides
+            ``fpr``.
         lease
-            Seconds without a sign of life after which a process counts as crashed, and others
-            recover its writes; the same in every process. The default is 30.
+            Seconds of silence after which a process counts as crashed, and others recover its
+            writes; the same in every process. The default is 30.
         audit_key, anchor
-            As of :class:`ragshield_core.Quarantine`.
+            As for :class:`ragshield_core.Quarantine`.
         calibration_of
-            Of a guard that is not there yet: another namespace of the database, whose calibration
-            it takes over as it is now; ``guard.calibration.borrow`` does so later.
+            For a new guard: another namespace of the database, whose current calibration it
+            borrows; ``guard.calibration.borrow`` does so later.
 
         Raises
         ------
         StateError
-            If the guard that is there has other detectors, or its snapshots are damaged; if those
-            that are given learn for another opened guard; or if there is none whose calibration
-            could be taken over.
+            If an existing guard has other detectors or damaged snapshots; if the given detectors
+            learn for another opened guard; or if the namespace in ``calibration_of`` has no
+            guard.
         CalibrationError
-            If that one is not calibrated, or in another way.
+            If that guard is not calibrated, or its calibration does not fit.
         QuarantineError
             If the database cannot be used, was written with another key or set back to an earlier
-            state, or the namespace is no name.
+            state, or the namespace is not a valid name.
 
         Examples
         --------
@@ -257,7 +257,7 @@ class Guard:
             guard._begin(guard.state, sharing.of(guard.state))
             if sharing.found():
                 return _used(guard)
-            whole = sharing.latest()  # of who was faster
+            whole = sharing.latest()  # written by a faster process
             if whole is None:
                 msg = (
                     f"the journal of namespace {namespace!r} is there, and none of its snapshots: "
@@ -272,23 +272,23 @@ class Guard:
     def from_config(
         cls, path: str | Path | None = None, *, detectors: Sequence[Detector] | None = None
     ) -> Self:
-        r"""Return a guard as a file and the environment describe it, see :meth:`open`.
+        r"""Open a guard as configured by a file and the environment; see :meth:`open`.
 
         Parameters
         ----------
         path
-            Of the file; ``None``, the default, for the one that ``RAGSHIELD_CONFIG`` names, or else
-            ``ragshield.toml`` in the working directory, if it is there. Environment variables are
-            stronger, see :class:`ragshield_core.settings.Settings`.
+            Path of the file; ``None``, the default, for the path in ``RAGSHIELD_CONFIG``, or else
+            ``ragshield.toml`` in the working directory, if it exists. Environment variables
+            override the file, see :class:`ragshield_core.settings.Settings`.
         detectors
-            Of your own, in place of those that are named there.
+            Your own detectors, instead of the configured ones.
 
         Raises
         ------
         ConfigurationError
-            If a setting is unknown or has a value that is none.
+            If a setting is unknown or has an invalid value.
         ImportError
-            If a detector that is named there lacks a package.
+            If a configured detector lacks a package.
 
         Examples
         --------
@@ -325,18 +325,18 @@ class Guard:
         whole: Whole,
         detectors: Sequence[Detector | type[Detector]],
     ) -> Self:
-        """Return a guard that is there, as one process more."""
+        """Return an existing guard, for one more process."""
         guard_state = GuardState.from_parts(whole.values, whole.arrays, detectors)
         guard = cls._of(guard_state, sharing.of(guard_state))
-        whole.arrays.clear()  # the guard has its own, and they are large
+        whole.arrays.clear()  # the guard has copies, and they are large
         state.give_back()
-        # Who finds neighbours in the store reads on once that is at hand.
+        # A guard that finds neighbours in the store reads on once the store is connected.
         sharing.start(whole, read_on=guard_state.complete)
         return guard
 
     @classmethod
     def _lent_by(cls, sharing: SharedWrites, detectors: Sequence[Detector]) -> Calibrator:
-        """Return the calibration of another namespace, whose guard is opened for it."""
+        """Open the guard of another namespace, and return its calibration."""
         sharing.check()
         whole = sharing.latest()
         if whole is None:
@@ -346,7 +346,7 @@ class Guard:
             )
             raise StateError(msg)
         try:
-            # With detectors that nobody else uses: they learn what is known there.
+            # With separate detectors: they learn the entries of the other guard.
             own = copied_for(whole.values["detectors"], detectors)
             return cls._going_on(sharing, whole, own).state.calibrator
         finally:
@@ -359,17 +359,17 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """Take no part any more, and give the connections of an opened guard back.
+        """Stop taking part, and close the connections of an opened guard.
 
         ``with Guard.open(...) as guard:`` closes it as well.
         """
         self.writes.close()
-        for detector in self.detectors:  # which another may be opened with
+        for detector in self.detectors:  # another guard may be opened with them
             _USED.pop(id(detector), None)
 
     @property
     def policy(self) -> Policy:
-        """Thresholds and actions; :meth:`calibrate` replaces it when given another rate."""
+        """The policy; :meth:`calibrate` replaces it when given another rate."""
         return self.state.calibrator.policy
 
     @property
@@ -380,19 +380,19 @@ class Guard:
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> Self:
         """Let detectors embed suspicious sentences with the knowledge base's own model.
 
-        Guarded stores hand over theirs. Give it here before :meth:`fit` and :meth:`adopt` of a
-        guard that is fitted without a store.
+        Guarded stores pass their model themselves. For a guard without a store, call this before
+        :meth:`fit` or :meth:`adopt`.
 
         Parameters
         ----------
         embed
-            From a list of texts to a vector each, such as ``embeddings.embed_documents`` of
-            LangChain. ``None`` turns it off: detectors that need it are named as skipped.
+            Returns a vector for each text of a list, such as ``embeddings.embed_documents`` of
+            LangChain. With ``None``, detectors that need it are skipped.
 
         Raises
         ------
         StateError
-            If what a detector has learned is of another model.
+            If a detector has learned with another model.
 
         Examples
         --------
@@ -405,13 +405,13 @@ class Guard:
         return self
 
     def notify(self, notifier: Notified | None) -> Self:
-        """Tell people of groups that are held, of long queues and of detectors that fail.
+        """Notify people of held groups, long queues and failing detectors.
 
         Parameters
         ----------
         notifier
-            Told after each write that went through this guard, in this process; ``None`` tells
-            nobody any more.
+            Called after each write through this guard, in this process; ``None`` ends the
+            notices.
 
         Examples
         --------
@@ -426,9 +426,9 @@ class Guard:
         return self
 
     def status(self) -> GuardStatus:
-        """Return how the guard stands: what it knows and goes by, and what to look at.
+        """Return the status of the guard: its knowledge, calibration and concerns.
 
-        Where the database cannot be used, that is a part of the answer (``unreachable``).
+        If the database cannot be used, ``unreachable`` of the status says why.
         """
         held, standing, unreachable = 0, None, None
         try:
@@ -436,9 +436,9 @@ class Guard:
         except QuarantineError as error:
             unreachable = str(error)
         with self.state.lock:
-            try:  # here, so that the position is that of what is known
+            try:  # under the lock, so that the position matches the knowledge
                 standing = self.writes.standing()
-            except (QuarantineError, StateError) as error:  # the latter: it was changed
+            except (QuarantineError, StateError) as error:  # StateError: it was tampered with
                 unreachable = str(error)
             calibrator, recalibration = self.state.calibrator, self.state.recalibration
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
@@ -472,12 +472,12 @@ class Guard:
     def change_policy(
         self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
     ) -> Self:
-        """Change what happens where detectors fail, for all that share the guard.
+        """Change the handling of failing detectors, in all processes that share the guard.
 
         Parameters
         ----------
         fail_open, time_budget
-            As of :class:`Policy`; the default changes nothing.
+            As for :class:`Policy`; the default changes nothing.
         """
         changed: dict[str, Any] = {} if fail_open is None else {"fail_open": fail_open}
         if time_budget != "keep":
@@ -491,7 +491,7 @@ class Guard:
         self,
         batch: Batch,
     ) -> Self:
-        """Learn the knowledge base as it stands; replaces what was learned before.
+        """Learn the current knowledge base; replaces all earlier knowledge.
 
         Entries are also scored while held out in turn, so that :meth:`calibrate` needs no
         other sample.
@@ -513,34 +513,34 @@ class Guard:
         *,
         at_most: float | None = None,
     ) -> Self:
-        """Take thresholds from clean entries and the false-positive rate that is accepted.
+        """Set thresholds from clean entries and the accepted false-positive rate.
 
         Parameters
         ----------
         clean
             Entries known to be clean that the guard was not fitted on. ``None`` uses the
-            fitted entries, each scored while it was held out; where nothing was fitted, what the
-            guard has learned so far, which nobody has vouched for.
+            fitted entries, each scored while it was held out; without a fit, the entries that the
+            guard has learned so far, which are unvetted.
         fpr
             Accepted share of clean entries to be quarantined, by all detectors together; replaces
-            ``policy.quarantine_at``. ``None`` keeps that.
+            ``policy.quarantine_at``. ``None`` keeps that rate.
         at_most
-            Where there are too few clean entries for the rate, the smallest rate that they can
-            justify is taken instead, with a warning in the log, if it is not larger than this; it
-            stays the policy's until another ``fpr`` is given. ``None`` refuses.
+            Largest acceptable rate if there are too few clean entries for ``fpr``: the smallest
+            rate that they justify is used, with a warning in the log, and stays the policy's rate
+            until another ``fpr`` is given. ``None`` raises an error instead.
 
         Raises
         ------
         NotFittedError
             If nothing was fitted.
         CalibrationError
-            If there are too few clean entries to honour the rate; names how many would do. The
-            guard stays as it was.
+            If there are too few clean entries for the rate; says how many are needed. The guard
+            does not change.
 
         Notes
         -----
         A detector that judged too few of the entries for its share of the rate is left out; every
-        report names it among the skipped.
+        report lists it as skipped.
         """
         confirmed = self.quarantine.confirmed_ids() if clean is None else ()
         with self.writes.replaced():
@@ -548,25 +548,25 @@ class Guard:
         return self
 
     def adopt(self, batch: Batch, *, at_most: float | None = None) -> Self:
-        """Learn and calibrate on a knowledge base that nobody has vouched for.
+        """Learn an unvetted knowledge base, and calibrate on it.
 
-        As :meth:`fit` and :meth:`calibrate`, but a few per cent of the entries may be poisoned:
-        what is usual is measured so that they hardly move it, and entries that are far from
-        everything usual do not count as clean, and are watched instead of trusted. They stay where
-        they are until a reviewer looks, see :func:`ragshield_core.tools.audit.scan`, or the rest of
-        their group comes.
+        Like :meth:`fit` and :meth:`calibrate`, but a few per cent of the entries may be poisoned:
+        the usual values are measured so that these entries hardly move them, and outliers do not
+        count as clean, and are watched instead of trusted. They stay in the store until a reviewer
+        finds them, see :func:`ragshield_core.tools.audit.scan`, or the rest of their group
+        arrives.
 
         Parameters
         ----------
         batch
             The knowledge base.
         at_most
-            As of :meth:`calibrate`.
+            As for :meth:`calibrate`.
 
         Notes
         -----
-        With too few entries for a calibration the guard begins as it does with nothing: detectors
-        that have to know first what is usual wait until the knowledge base has grown.
+        With too few entries for a calibration, the guard begins as if empty: detectors that must
+        first learn the usual values wait until the knowledge base has grown.
         """
         confirmed = self.quarantine.confirmed_ids()
         with self.writes.replaced():
@@ -575,7 +575,7 @@ class Guard:
         return self
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
-        """Judge entries, which the guard does not learn by it; it catches up with others before.
+        """Judge entries without learning them, after catching up with other processes.
 
         Findings that a rule excuses are left out of the decisions, whose notes say so; see
         :class:`ragshield_core.tools.rules.Rules`.
@@ -586,8 +586,8 @@ class Guard:
             New entries, or new revisions of known ones.
         replacing
             Ids of known entries that will leave once the batch is written, e.g. the chunks of an
-            earlier version of a document. What a new version resembles them by is no evidence
-            against it, nor is it against them; an id that the batch has itself need not be named.
+            earlier version of a document. Similarity between old and new version is no evidence
+            against either. Ids in the batch itself need not be listed.
 
         Returns
         -------
@@ -597,22 +597,22 @@ class Guard:
         Raises
         ------
         InvalidBatchError
-            If the vectors are of another dimension than those of the knowledge base.
+            If the dimension of the vectors differs from that of the knowledge base.
         """
         return self.judge.screen(batch, replacing)
 
-    # What is known
+    # Knowledge
 
     @property
     def n_known(self) -> int:
-        """How many entries were learned."""
+        """Number of known entries."""
         return len(self.state.knowledge)
 
     def admit(self, report: Report) -> None:
         """Learn the entries that a report admits; costs O(batch).
 
-        Call it once per report, after they are written. Of a new revision of a known entry,
-        :meth:`forget` the old one first.
+        Call it once per report, after they are written. Before it admits a new revision of a known
+        entry, :meth:`forget` the old one.
         """
         admitted = report.admitted
         self.learn(report.batch if admitted.all() else report.batch.take(admitted))
@@ -627,22 +627,22 @@ class Guard:
         Parameters
         ----------
         entries
-            With their vectors as they were learned; those never learned are ignored. Their
-            labels the guard remembers, since those of a live document may have been edited.
+            Entries with the vectors with which they were learned; unknown entries are ignored. The
+            guard uses the labels that it learned, because a live document may have new ones.
         """
         if len(entries):
             self.writes.happened(Change.FORGOTTEN, entries=entries)
 
     def trust(self, ids: Sequence[str]) -> None:
-        """Say that a person has judged entries good: no later batch condemns them."""
+        """Record that a person has judged entries good: no later batch condemns them."""
         if ids:
             self.writes.happened(Change.TRUSTED, ids=tuple(ids))
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
 
-        The step between :meth:`screen` and the write of the admitted entries. What a person has
-        decided before stands: an entry that was released, under the same id and unchanged, is
+        Call it between :meth:`screen` and the write of the admitted entries. Earlier decisions of
+        people have priority: an entry that was released, under the same id and unchanged, is
         admitted, and one that was confirmed as poisoned, unchanged under any id, is quarantined.
 
         Parameters
@@ -650,12 +650,12 @@ class Guard:
         report
             From :meth:`screen`.
         by
-            Who holds them, for the record.
+            Name of the person or program that holds them, for the log.
 
         Returns
         -------
         Report
-            The report, with earlier decisions of people in it.
+            The report, with earlier decisions of people.
 
         Raises
         ------
@@ -687,7 +687,7 @@ class Guard:
         return report
 
     def _held(self, report: Report, by: str) -> Report:
-        """Hold what is to be quarantined, and take note of what was decided."""
+        """Hold the quarantined entries, and record the decisions."""
         quarantine, policy, raises = self.quarantine, self.policy, self.policy.on_detect == "raise"
         confirmed = quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
@@ -728,7 +728,7 @@ class Guard:
         return report
 
     def _tell_decided(self, report: Report) -> None:
-        """Tell tools and the notifier what was decided."""
+        """Tell tools and the notifier of the decisions."""
         tools().decided(stage="ingestion", report=report)
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
@@ -747,19 +747,18 @@ class Guard:
         Parameters
         ----------
         entries
-            As they are in the store.
+            The stored entries.
         decisions
-            Why, one per entry.
+            Decisions against them, one per entry.
         delete
-            Called with the ids that are to leave the store, once they are held durably.
+            Called with the ids that must leave the store, once they are held durably.
         by
-            Who recalls them, for the record.
+            Name of the person or program that recalls them, for the log.
 
         Returns
         -------
         tuple[str, ...]
-            The ids that left; what a person has released before stays, and so does what rules
-            excuse.
+            The ids that left; entries that a person released before, or that rules excuse, stay.
         """
         entries, decisions, _ = self.judge.accused(entries, decisions)
         released = self.quarantine.hold(entries, decisions, by=by)
@@ -772,18 +771,18 @@ class Guard:
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
     ) -> None:
-        """Write what was learned into a folder, as JSON and npz with checksums, never pickle.
+        """Write the guard's state into a folder, as JSON and npz with checksums, never pickle.
 
-        The quarantine is a database of its own and is not part of it. An existing state in the
-        folder is replaced in one step: a crash leaves the old one.
+        The quarantine is a separate database and is not saved. An existing state in the folder is
+        replaced in one step: a crash leaves the old one.
 
         Parameters
         ----------
         path
             The folder.
         detectors
-            What :meth:`load` will be given: detectors that are not registered, or that hold
-            something that cannot be saved.
+            The detectors that :meth:`load` will get: those that are not registered, or have
+            state that cannot be saved.
 
         Raises
         ------
@@ -811,8 +810,8 @@ class Guard:
         quarantine
             As for the constructor; it is not saved with the guard.
         detectors
-            Classes of detectors that are not registered, and detectors, with the same options as
-            when the guard was saved, that hold something that is not saved, such as a classifier.
+            Classes of detectors that are not registered, and detectors with unsaved state, such as
+            a classifier, with the same options as when the guard was saved.
 
         Raises
         ------
@@ -828,12 +827,12 @@ class Guard:
         return guard
 
 
-# Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
+# Opened guards by the ids of their learning detectors; a guard keeps its detectors alive.
 _USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
 
 
 def _log_held(report: Report, rows: Sequence[int]) -> None:
-    """Log how many entries were quarantined and, for each suspect, why."""
+    """Log the number of quarantined entries, and the reason for each suspect."""
     logger.warning("quarantined %d of %d entries", len(report.quarantined), len(report.batch))
     if not logger.isEnabledFor(logging.INFO):
         return
@@ -850,13 +849,13 @@ def _log_held(report: Report, rows: Sequence[int]) -> None:
 
 
 def _used(guard: G) -> G:
-    """Note that the detectors of an opened guard are its own."""
+    """Register the detectors of an opened guard as its own."""
     _USED.update({id(detector): guard for detector in guard.detectors if learns(detector)})
     return guard
 
 
 def _check_unused(detectors: Sequence[Detector]) -> None:
-    """Refuse detectors that learn for another opened guard: they would know of two tenants."""
+    """Refuse detectors that learn for another opened guard: they would mix two tenants."""
     used = next((one for one in detectors if id(one) in _USED), None)
     if used is not None:
         msg = (
@@ -867,7 +866,7 @@ def _check_unused(detectors: Sequence[Detector]) -> None:
 
 
 def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector] | None) -> None:
-    """Refuse to open a guard with other detectors than it has."""
+    """Refuse to open a guard with detectors that differ from its own."""
     if detectors is None:
         return
     has = sorted(json.dumps([form["kind"], form["config"]], sort_keys=True) for form in saved)
