@@ -1,4 +1,4 @@
-"""What is asked of every detector, for people who write their own.
+"""Contract checks for detectors, for authors of their own detectors.
 
 Call :func:`check_detector` in a test, or run :data:`CHECKS` one by one to see each by its name.
 """
@@ -30,13 +30,13 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.quarantine import Quarantine
 
-# Scores of one entry may differ so much with the shape of the matrices that it is computed in.
+# Allowed difference between two scores of one entry, from matrices of different shapes.
 CLOSE = 1e-9
-# A score that depends on the rest of the batch, if only a little, differs by more than that.
+# A score that depends on the rest of the batch, even slightly, differs by more than this.
 APART = 1e-6
 
 SCOTLAND = "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
-# Texts of which nothing is wrong, in pairs: what one says is known, the other is new.
+# Innocent texts, in pairs: the first is known, the second is new.
 INNOCENT = (
     ("The family 👨\u200d👩\u200d👧 came by train 🚆.", "Both dads 👨\u200d👨\u200d👦 cheered 🎉."),
     (f"Teams from 🇩🇪 and {SCOTLAND} met.", "The 🇧🇷 side won, 👍🏽 all round."),
@@ -68,18 +68,18 @@ INNOCENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorCase:
-    """A detector in one configuration, and entries to try it on.
+    """A detector in one configuration, and entries to test it on.
 
     Attributes
     ----------
     make
-        Builds the detector, always the same.
+        Builds the detector, equal at each call.
     known
-        A clean knowledge base, large enough for the detector to judge by.
+        A clean knowledge base, large enough for the detector's judgement.
     clean
         New entries of the same kind.
     poison
-        Entries that the detector must see, all of them.
+        Entries that the detector must find, all of them.
     """
 
     make: Callable[[], Detector]
@@ -88,25 +88,25 @@ class DetectorCase:
     poison: Batch
 
     def fitted(self) -> Detector:
-        """Return a detector that knows the knowledge base."""
+        """Return a detector fitted on the knowledge base."""
         return self.make().fit(self.known)
 
 
 def check_detector(
     make: Callable[[], Detector], *, known: Batch, clean: Batch, poison: Batch
 ) -> None:
-    """Ask everything of a detector that is asked of the built-in ones.
+    """Run all checks of the built-in detectors on a detector.
 
     Parameters
     ----------
     make, known, clean, poison
-        See :class:`DetectorCase`. Of every knowledge base of a few hundred entries, the first
-        ones are given innocent texts in many writings for one of the checks.
+        See :class:`DetectorCase`. One of the checks gives innocent texts in many scripts to the
+        first entries of the knowledge base, which should have a few hundred entries.
 
     Raises
     ------
     ContractError
-        Names the first thing that it does not do.
+        If a check fails; names the first failure.
     """
     case = DetectorCase(make=make, known=known, clean=clean, poison=poison)
     for check in CHECKS:
@@ -114,7 +114,7 @@ def check_detector(
 
 
 def scores_one_finite_float64_per_entry(case: DetectorCase) -> None:
-    """Ask that every entry gets a finite number."""
+    """Check that every entry gets a finite number."""
     detector = case.fitted()
     for batch in (case.clean, case.poison, case.clean.take([0])):
         scores = detector.score(batch)
@@ -124,7 +124,7 @@ def scores_one_finite_float64_per_entry(case: DetectorCase) -> None:
 
 
 def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
-    """Ask that poison scores above the rule's threshold, and that clean entries do not."""
+    """Check that poison scores above the default threshold, and that clean entries do not."""
     detector = case.fitted()
     poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
     threshold = max(detector.default_threshold, detector.traits.floor)
@@ -136,7 +136,7 @@ def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
 
 
 def ignores_the_rest_of_the_batch_at_entry_scope(case: DetectorCase) -> None:
-    """Ask that the scope says truly whether the score of an entry depends on its batch."""
+    """Check that the scope correctly says whether an entry's score depends on its batch."""
     detector, batch = case.fitted(), _joined(case.clean, case.poison)
     together = detector.score(batch)
     alone = np.concatenate([detector.score(batch.take([row])) for row in range(len(batch))])
@@ -151,7 +151,7 @@ def ignores_the_rest_of_the_batch_at_entry_scope(case: DetectorCase) -> None:
 
 
 def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
-    """Ask that an empty batch has no scores, whatever its dimension, and teaches nothing."""
+    """Check that an empty batch of any dimension has no scores, and teaches nothing."""
     detector = case.fitted()
     before = _snapshot(detector)
     for empty in (case.known.take([]), Batch.of(ids=[], texts=[], embeddings=[])):
@@ -164,7 +164,7 @@ def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
 
 
 def judging_changes_nothing(case: DetectorCase) -> None:
-    """Ask that scores and explanations leave the detector and the batch as they were."""
+    """Check that scores and explanations change neither the detector nor the batch."""
     detector = case.fitted()
     before, vectors = _snapshot(detector), case.poison.embeddings.copy()
     first = detector.score(case.poison)
@@ -179,7 +179,7 @@ def judging_changes_nothing(case: DetectorCase) -> None:
 
 
 def refuses_or_needs_nothing_unfitted(case: DetectorCase) -> None:
-    """Ask that, unfitted, it raises, or scores as it would fitted: it never guesses."""
+    """Check that an unfitted detector raises, or gives the same scores as a fitted one."""
     detector = case.make()
     try:
         scores = detector.score(case.poison)
@@ -192,7 +192,7 @@ def refuses_or_needs_nothing_unfitted(case: DetectorCase) -> None:
 
 
 def holds_fitted_entries_out(case: DetectorCase) -> None:
-    """Ask that held-out scores come from a model without the entry, which then is as before."""
+    """Check that held-out scores come from a model without the entry, which is then restored."""
     detector = case.fitted()
     known = detector.score(case.poison)
     held_out = detector.held_out_scores(case.known, seed=3)
@@ -211,7 +211,7 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
 
 
 def goes_on_measuring(case: DetectorCase) -> None:
-    """Ask that a refresh on what was fitted reproduces, and goes on finding what is planted."""
+    """Check that a refresh on the fitted entries is reproducible, and still finds poison."""
     detector = case.fitted()
     detector.refresh(case.known)
     first = detector.held_out_scores(case.known, seed=3)
@@ -224,7 +224,7 @@ def goes_on_measuring(case: DetectorCase) -> None:
 
 
 def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
-    """Ask that entries without a label are named by a detector that needs one."""
+    """Check that a detector that needs labels lists entries without one as unjudged."""
     detector, batch = case.fitted(), case.poison
     bare = Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.vectors)
     if Need.LABEL in detector.needs:
@@ -234,7 +234,7 @@ def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
 
 
 def admits_innocent_writing(case: DetectorCase) -> None:
-    """Ask that emoji, joiners, right-to-left text, mathematics, code and tables pass."""
+    """Check that emoji, joiners, right-to-left text, mathematics, code and tables pass."""
     old, new = ([pair[side] for pair in INNOCENT] for side in (0, 1))
     known = replace(case.known, texts=(*old, *case.known.texts[len(old) :])[: len(case.known)])
     batch = case.clean.take(range(min(len(new), len(case.clean))))
@@ -248,7 +248,7 @@ def admits_innocent_writing(case: DetectorCase) -> None:
 
 
 def explains_with_a_number_and_a_taxonomy(case: DetectorCase) -> None:
-    """Ask that a finding says why, in a sentence with a number, and carries taxonomy ids."""
+    """Check that a finding has a sentence with a number as evidence, and taxonomy ids."""
     detector = case.make()
     guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(case.known)
     report = guard.screen(case.poison)
@@ -265,7 +265,7 @@ def explains_with_a_number_and_a_taxonomy(case: DetectorCase) -> None:
 
 
 def keeps_its_state_in_json_and_arrays(case: DetectorCase) -> None:
-    """Ask that state survives JSON and npz without pickle, and is not shared afterwards."""
+    """Check that state survives JSON and npz without pickle, and is not shared afterwards."""
     detector, again = case.fitted(), case.make()
     values, arrays = detector.state()
     file = io.BytesIO()
@@ -288,7 +288,7 @@ def keeps_its_state_in_json_and_arrays(case: DetectorCase) -> None:
 
 
 def is_built_again_from_its_config(case: DetectorCase) -> None:
-    """Ask that ``config()`` is JSON and builds the same detector."""
+    """Check that ``config()`` is JSON and builds the same detector."""
     detector = case.make()
     again = type(detector)(**json.loads(json.dumps(detector.config())))
     same = (again.name, again.traits.scope, again.config()) == (
@@ -297,7 +297,7 @@ def is_built_again_from_its_config(case: DetectorCase) -> None:
         detector.config(),
     )
     _ask(same, "built from its config it has another name, scope or config")
-    if detector.traits.unsaved is not None:  # it would lack that
+    if detector.traits.unsaved is not None:  # the new detector would lack it
         return
     first, second = case.fitted(), again.fit(case.known)
     same = np.array_equal(first.score(case.poison), second.score(case.poison))
@@ -305,14 +305,14 @@ def is_built_again_from_its_config(case: DetectorCase) -> None:
 
 
 def forgets_when_fitted_again(case: DetectorCase) -> None:
-    """Ask that ``fit`` replaces what was known."""
+    """Check that ``fit`` replaces earlier knowledge."""
     detector = case.make().fit(case.poison).fit(case.known)
     same = np.array_equal(detector.score(case.clean), case.fitted().score(case.clean))
     _ask(same, "fit keeps what was known before")
 
 
 def forgets_what_it_learned(case: DetectorCase) -> None:
-    """Ask that learning entries and forgetting them again leaves scores as they were."""
+    """Check that learning entries and forgetting them again does not change scores."""
     detector = case.fitted()
     before, more = detector.score(case.clean), _renamed(case.poison, "more-")
     detector.learn(more)
@@ -322,7 +322,7 @@ def forgets_what_it_learned(case: DetectorCase) -> None:
 
 
 def lets_go_of_what_is_held(case: DetectorCase) -> None:
-    """Ask that holding entries and letting them go again leaves scores as they were."""
+    """Check that holding entries and releasing them again does not change scores."""
     detector = case.fitted()
     if not isinstance(detector, GroupDetector):
         return
@@ -338,7 +338,7 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
 
 
 def overlooks_until_told_otherwise(case: DetectorCase) -> None:
-    """Ask that entries left out of account count again afterwards."""
+    """Check that overlooked entries count again afterwards."""
     detector = case.fitted()
     if not isinstance(detector, Overlooks):
         return
@@ -351,7 +351,7 @@ def overlooks_until_told_otherwise(case: DetectorCase) -> None:
 
 
 def accuses_only_what_it_learned(case: DetectorCase) -> None:
-    """Ask that earlier entries are named with scores and reasons, and only those that are there."""
+    """Check that only known earlier entries are accused, with scores and reasons."""
     detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
     if not isinstance(detector, GroupDetector):
         return
@@ -369,7 +369,7 @@ def accuses_only_what_it_learned(case: DetectorCase) -> None:
 
 
 def trusts_whom_people_trust(case: DetectorCase) -> None:
-    """Ask that entries that a person has judged good are not accused any more."""
+    """Check that entries that a person has judged good are no longer accused."""
     detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
     if not isinstance(detector, GroupDetector):
         return
@@ -381,7 +381,7 @@ def trusts_whom_people_trust(case: DetectorCase) -> None:
 
 
 def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
-    """Ask that outliers, doubtful scores and latecomers are told by entry."""
+    """Check that outliers, doubtful scores and latecomers are given as one bool per entry."""
     detector = case.fitted()
     told: dict[str, NDArray[np.bool_]] = {}
     if isinstance(detector, DoubtsSample):
@@ -422,7 +422,7 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     trusts_whom_people_trust,
     says_of_each_what_it_is_asked,
 )
-"""Everything that :func:`check_detector` asks."""
+"""All checks of :func:`check_detector`."""
 
 
 def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
@@ -431,7 +431,7 @@ def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 
 
 def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
-    """Return what a batch of which all is held shows in another light."""
+    """Return the earlier entries that a wholly held batch makes suspicious, and their scores."""
     detector.remember_held(_renamed(batch, "accomplice-"))
     ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_), ())
     return list(ids), np.asarray(scores, dtype=np.float64)
