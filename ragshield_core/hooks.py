@@ -1,6 +1,6 @@
-"""What tools add to a guard: hooks that the kernel calls, and tools implement.
+"""Hooks that the kernel calls and tools implement, to extend a guard.
 
-The kernel imports no tool. It finds them by entry points of the group ``ragshield.tools``, each a
+The kernel imports no tool. It finds tools by entry points of the group ``ragshield.tools``, each a
 module or object whose functions are marked with :data:`hookimpl`.
 """
 
@@ -29,27 +29,27 @@ Stage = Literal["ingestion", "retrieval"]
 
 
 class Told(Protocol):
-    """Hears of one screening."""
+    """Receiver of one screening's report."""
 
     def found(self, report: Report) -> None:
-        """Hear what came out."""
+        """Receive the report."""
         ...
 
 
 class Notified(Protocol):
-    """Tells people when something needs them."""
+    """Notifies people when a decision or a review is needed."""
 
     def screened(self, report: Report, quarantine: Any) -> None:
-        """Hear what a screening has held."""
+        """Receive the report of a screening after its entries were held."""
         ...
 
     def asked(self, questions: Sequence[Any], quarantine: Any) -> None:
-        """Hear which sources wait for a decision."""
+        """Receive the open questions about sources."""
         ...
 
 
 class Hooks:
-    """The hooks; every tool may implement each."""
+    """The hooks; a tool may implement any of them."""
 
     @hookspec
     def excuse(
@@ -59,23 +59,23 @@ class Hooks:
         decisions: Mapping[int, Decision],
         policy: Policy,
     ) -> Mapping[int, Decision]:
-        """Return the decisions that change because people say so, by row of the batch."""
+        """Return the decisions that rules of people change, by row of the batch."""
         raise NotImplementedError
 
     @hookspec
     def screening(
         self, stage: Stage, n_entries: int, data_source: str | None
     ) -> AbstractContextManager[Told] | None:
-        """Return a context in which entries are screened, and which is told the report."""
+        """Return a context manager around a screening, which receives the report."""
         raise NotImplementedError
 
     @hookspec
     def decided(self, stage: Stage, report: Report) -> None:
-        """Hear of a report once people's earlier decisions are in it."""
+        """Receive a report that includes people's earlier decisions."""
 
     @hookspec(firstresult=True)
     def notifier(self, settings: Settings) -> Notified | None:
-        """Return who tells people when something needs them, if the settings ask for one."""
+        """Return a notifier, if the settings ask for one."""
         raise NotImplementedError
 
     @hookspec(firstresult=True)
@@ -90,7 +90,7 @@ class Hooks:
         sample: Batch,
         embed: Callable[[list[str]], Any],
     ) -> Mapping[str, float] | None:
-        """Return the share of planted texts that a guard would hold, by the form of the attack."""
+        """Return the share of planted texts that a guard would hold, by form of attack."""
         raise NotImplementedError
 
     @hookspec(firstresult=True)
@@ -101,7 +101,7 @@ class Hooks:
 
 @cache
 def tools() -> Any:
-    """Return the hooks of all tools that are installed; calling one calls every tool's."""
+    """Return the hooks of all installed tools; calling a hook calls every implementation."""
     manager = pluggy.PluginManager("ragshield")
     manager.add_hookspecs(Hooks)
     manager.load_setuptools_entrypoints(GROUP)
@@ -109,12 +109,12 @@ def tools() -> Any:
 
 
 def answered(answer: Any, asked: str) -> Any:
-    """Return what a tool answered to somebody who asked for it.
+    """Return the answer of a tool, which must not be ``None``.
 
     Raises
     ------
     ConfigurationError
-        If no tool did; names what was asked for.
+        If no tool answered; names the request.
     """
     if answer is None:
         msg = (
@@ -132,7 +132,7 @@ def excused(
     decisions: Mapping[int, Decision],
     policy: Policy,
 ) -> Mapping[int, Decision]:
-    """Return decisions by what people say is not to be held; see :meth:`Hooks.excuse`."""
+    """Return the decisions after people's rules excused findings; see :meth:`Hooks.excuse`."""
     if not any(decision.findings for decision in decisions.values()):
         return decisions
     changed = tools().excuse(quarantine=quarantine, batch=batch, decisions=decisions, policy=policy)
@@ -141,7 +141,7 @@ def excused(
 
 @contextmanager
 def screening(stage: Stage, n_entries: int, data_source: str | None = None) -> Iterator[list[Told]]:
-    """Screen within this; tell each of what it yields the report."""
+    """Run a screening in the tools' contexts; give the report to each of the yielded receivers."""
     with ExitStack() as stack:
         contexts = tools().screening(stage=stage, n_entries=n_entries, data_source=data_source)
         yield [stack.enter_context(context) for context in contexts]

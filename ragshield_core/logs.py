@@ -1,4 +1,4 @@
-"""What is logged, while a command or a trial runs; afterwards all is as it was."""
+"""Log levels for the duration of a command or a trial."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _logger = logging.getLogger("ragshield")
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to oneself what a guard says that nobody goes on to use; errors are told."""
+    """Log only errors, while a temporary guard is used."""
     with _at_level(logging.ERROR):
         yield
 
 
 @contextmanager
 def told(console: Console) -> Iterator[None]:
-    """Show all that is remarkable on a console."""
+    """Show messages of level INFO and above on a console."""
     handler = RichHandler(console=console, show_path=False, markup=False)
     _logger.addHandler(handler)
     try:

@@ -23,7 +23,7 @@ from ragshield_core.model.errors import StateError
 FORMAT = 1
 MANIFEST = "ragshield.json"
 
-# What reading damaged files raises; RecursionError is JSON nested too deeply.
+# Errors that damaged files raise when read; RecursionError comes from deeply nested JSON.
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(EOFError, RecursionError, OverflowError, MemoryError, zipfile.BadZipFile),
@@ -33,8 +33,8 @@ _DAMAGE = (
 def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a state into ``folder``, replacing an older one in one step.
 
-    The arrays go into a file named after their checksum; the manifest, which names that file and
-    carries a checksum of itself, is put in place last.
+    The arrays go into a file named after their checksum. The manifest, which names that file and
+    has a checksum of itself, is written last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
@@ -49,7 +49,7 @@ def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[
     }
     manifest["sha256"] = _checksum(manifest)
     replace_file(folder / name, data)
-    # Texts of a clean sample may hold halves of surrogate pairs.
+    # Texts of a clean sample may contain lone surrogates.
     text = json.dumps(manifest, ensure_ascii=False)
     replace_file(folder / MANIFEST, text.encode("utf-8", "surrogatepass"))
     for old in folder.glob("arrays-*.npz"):
@@ -59,10 +59,10 @@ def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[
 
 @contextmanager
 def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[Any]]]]:
-    """Lend the values and arrays that :func:`write` wrote, each array read when it is asked for.
+    """Yield the values and arrays that :func:`write` wrote; each array is read on access.
 
-    So that what was saved and what is made of it are not both in memory as a whole. Whatever goes
-    wrong meanwhile because the state is damaged is a :class:`StateError`.
+    The saved arrays and the guard built from them are thus never in memory together as a whole.
+    Errors within the context that come from damage are raised as :class:`StateError`.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[
 
 
 def check_format(found: int, expected: int, what: object) -> None:
-    """Refuse what another version of RAGShield has written in another format."""
+    """Refuse data in the format of another version of RAGShield."""
     if found != expected:
         msg = (
             f"{what} is of format {found}, this version of RAGShield reads only format {expected}; "
@@ -109,7 +109,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Turn whatever a damaged state makes go wrong into a :class:`StateError`."""
+    """Turn errors from a damaged state into a :class:`StateError`."""
     try:
         yield
     except StateError:
@@ -123,10 +123,10 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return to the system what the C library has freed and would keep for later, where it can.
+    """Return freed memory from the C library to the system, if the library can.
 
-    Arrays of less than 32 MiB, which a guard is made of, may leave as much again behind in glibc's
-    heap: 730 bytes an entry of a guard of 40,000 that was opened from a database.
+    Freed arrays of less than 32 MiB, such as a guard's, can keep as much memory again in glibc's
+    heap: 730 bytes an entry for a guard of 40,000 entries opened from a database.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
@@ -135,7 +135,7 @@ def give_back() -> None:
 
 
 def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays whose names begin so, under the rest of their names; none is read yet."""
+    """Return the arrays with this prefix, under the rest of their names, without reading them."""
     return _Part(arrays, prefix)
 
 
@@ -150,7 +150,7 @@ class _Part(Mapping[str, NDArray[Any]]):
         return self._arrays[self._prefix + name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names  # without reading it, as a mapping does by default
+        return name in self._names  # the default implementation would read the array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -183,14 +183,14 @@ def _raise_tampered(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves either the old one or the new one."""
+    """Write a file so that a crash leaves either the old or the new file."""
     with replacing(path) as file:
         file.write(data)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Lend a file beside a path, which is put there once it is whole and on the disk."""
+    """Yield a temporary file that replaces ``path`` once it is complete and on disk."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

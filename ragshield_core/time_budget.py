@@ -1,4 +1,4 @@
-"""Calls that are not waited for longer than they may take."""
+"""Calls with a time limit."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# So many calls in one name may be left behind at once: a few entries that take too long are no
-# reason to judge no others, and what always hangs costs no more threads and waits than that.
+# Late calls that one name may have at once. A few slow entries must not stop the judgement of
+# others, and a detector that always hangs costs no more threads and waits than this.
 MOST_LATE = 4
 
 
 class OutOfTimeError(Exception):
-    """A call took longer than it may."""
+    """A call exceeded its time limit."""
 
 
 class TimeBudget:
-    """Makes calls in threads, and leaves a thread behind where its call takes too long.
+    """Makes calls in threads, and abandons a thread whose call takes too long.
 
-    Nothing can stop a thread of Python. One that was left behind works on until its call ends, on
-    objects that nobody may change meanwhile: who left it goes on with others. It does not keep the
-    process from ending. While :data:`MOST_LATE` calls in one name have not ended, none is made in
-    that name. A call that never lets go of the interpreter, in C say, cannot be left.
+    Nothing can stop a thread of Python. An abandoned thread works on until its call ends, and uses
+    objects that must not change meanwhile: the caller goes on with copies. It does not keep the
+    process from ending. While :data:`MOST_LATE` calls in one name have not ended, no further call
+    is made in that name. A call that never releases the interpreter lock cannot be abandoned.
 
     Examples
     --------
@@ -45,38 +45,38 @@ class TimeBudget:
     """
 
     def __init__(self) -> None:
-        # Kept for the next call: libraries prepare each thread that they are used in.
+        # Reused by later calls: libraries initialise every thread that uses them.
         self._idle: list[_Worker] = []
         self._late: dict[str, list[Future[Any]]] = {}
-        self.times_late = 0  # calls that were left behind so far
+        self.times_late = 0  # number of abandoned calls so far
 
     def __reduce__(self) -> tuple[type[TimeBudget], tuple[()]]:
-        """Cross a process boundary, or be copied, without the threads."""
+        """Pickle and copy without the threads."""
         return type(self), ()
 
     def late(self, name: str) -> int:
-        """Return how many calls in that name were left behind, and have not ended."""
+        """Return how many abandoned calls in that name have not ended."""
         left = [answer for answer in self._late.pop(name, ()) if not answer.done()]
         if left:
             self._late[name] = left
         return len(left)
 
     def call(self, name: str, seconds: float | None, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns, or raise what it raises.
+        """Return the result of ``work``, or raise its exception.
 
         Parameters
         ----------
         name
-            In whose name.
+            Name under which late calls are counted, such as a detector's.
         seconds
-            Which it may take; ``None`` for any, in the caller's own thread.
+            Time limit; ``None`` for no limit, in the caller's own thread.
         work
             The call.
 
         Raises
         ------
         OutOfTimeError
-            If it takes longer, or too many earlier ones in that name have not ended.
+            If it takes longer, or too many earlier calls in that name have not ended.
         """
         if self.late(name) >= MOST_LATE:
             msg = f"it has not ended {MOST_LATE} earlier calls yet, which took too long"
@@ -87,14 +87,14 @@ class TimeBudget:
             worker = self._idle.pop()
         except IndexError:
             worker = _Worker()
-        if not worker.thread.is_alive():  # a forked process has none of its parent's
+        if not worker.thread.is_alive():  # a forked process lacks the threads of its parent
             worker = _Worker()
         answer, context = Future[T](), copy_context()
         worker.calls.put((lambda: context.run(work), answer))
         ended = False
         try:
             ended = bool(wait([answer], timeout=seconds).done)
-        finally:  # who waits may be interrupted
+        finally:  # the wait may be interrupted
             if not ended:
                 self._late.setdefault(name, []).append(answer)
                 self.times_late += 1
@@ -106,7 +106,7 @@ class TimeBudget:
 
 
 class _Worker:
-    """A thread that makes calls as long as somebody holds this, and ends the last one."""
+    """A thread that makes calls; it ends after its last call once this object is collected."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
@@ -122,6 +122,6 @@ def _work(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> N
         work, answer = call
         try:
             answer.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed to who asked
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             answer.set_exception(error)
-        del call, work, answer  # nothing stays alive while it waits
+        del call, work, answer  # keeps no object alive while waiting
