@@ -1,4 +1,4 @@
-"""Phrases that are planted in many entries, and disguises of them."""
+"""Planted phrases for keyword attacks, and their disguises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ragshield_core.model.entries import Batch
 
-# What punctuation and typesetting put between two words, or hide within one.
+# Separators between two words, and invisible characters within a word.
 SEPARATORS = (" ", ", ", " - ", "... ", "\u00a0", ": ")
 INVISIBLE = ("\u200b", "\u2060", "\u00ad")
 
@@ -22,9 +22,8 @@ def plant_phrase(
 ) -> list[str]:
     """Return the texts of a batch with a phrase planted in some of them: a keyword attack.
 
-    The phrase is the same for all, or one for each row. At the ``"ends"`` it stands in front of the
-    text and behind it, as published keyword attacks have it; at a ``"random"`` place once, between
-    two words.
+    The phrase is the same for all rows, or one for each. ``"ends"`` puts it before and after the
+    text, as in published keyword attacks; ``"random"`` puts it once between two words.
 
     Examples
     --------

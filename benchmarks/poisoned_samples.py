@@ -1,10 +1,10 @@
-"""What poison in the sample costs: a guard that has adopted it, and one that adopted a clean one.
+"""Effect of poison in the adopted sample, compared with a guard that adopted a clean sample.
 
     python benchmarks/poisoned_samples.py            # writes benchmarks/results/
     python benchmarks/poisoned_samples.py --only "web + nq" --manner last
     python benchmarks/poisoned_samples.py --quick    # writes nothing
 
-A random half of a corpus is adopted, as it is and with poison; the other half is new.
+A guard adopts a random half of a corpus, clean or with poison; the other half is new.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from singles import CORRUPT_RAG
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.huggingface.minilm import MiniLM
 
-# Of a quick run: shares of poisoned entries held, at least, and of clean ones, at most.
+# Goals of a quick run: least share held of poisoned entries, most of clean ones.
 LEAST, MOST = 0.9, 0.03
 SPLITS = 3
-# The corpus, and the attack texts: for questions about it, or about anything else.
+# Corpus -> attack texts, for questions about the corpus or about other topics.
 POISONED = {
     "web + nq": "poisonedrag_nq",
     "web + hotpotqa": "poisonedrag_hotpotqa",
@@ -42,19 +42,19 @@ POISONED = {
 SHARE = 0.05
 PHRASE, OTHER_PHRASE = "amber kettle northern", "copper lantern eastward"
 N_PHRASES, N_OTHER = 60, 20
-# How it lies in what is adopted: at its end; each group at a place of its own; each entry.
+# Places of the poison in the sample: at the end; a random place per group, or per entry.
 CLEAN = "clean"
 MANNERS = ("last", "by groups", "scattered")
-# Poison of one kind, each entry at a place of its own; texts of all kinds come alone then.
+# Poison of one kind at a random place per entry; then new texts of all kinds come one by one.
 SINGLY = {"claims": "CorruptRAG", "instructions": "promptinjection_nq"}
 SINGLY_IN = "web + nq"
 CLAIMED_BEFORE = ("poisonedrag_hotpotqa", "poisonedrag_msmarco_half")
-N_ASKED = 20  # questions whose instructions come alone
+N_ASKED = 20  # questions whose instructions come one by one
 COMING = (("text_blackbox", 5), ("text", 5), ("text", 3))
 
 
 def adopting(known: Batch) -> Guard:
-    """Return the default guard that has adopted a sample that nobody has vouched for."""
+    """Return the default guard after it has adopted an unchecked sample."""
     return Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
 
 
@@ -64,7 +64,7 @@ def questions_of(source: str) -> dict[str, str]:
 
 
 def poison_for(known: Batch, source: str, seed: int) -> tuple[Batch, Batch, set[str]]:
-    """Return groups of five and entries with a phrase, and the questions that they are made for."""
+    """Return groups of five, entries with a phrase, and the ids of the attacked questions."""
     rng = np.random.default_rng(seed)
     fives = join(
         *(
@@ -88,7 +88,7 @@ def poison_for(known: Batch, source: str, seed: int) -> tuple[Batch, Batch, set[
 
 
 def poisoned(known: Batch, grouped: Batch, single: Batch, manner: str, seed: int) -> Batch:
-    """Return what is adopted, with poison in it in a manner."""
+    """Return a sample with poison at places of a manner."""
     rng = np.random.default_rng(seed)
     size = 5 if manner == "by groups" else 1
     places = np.repeat(rng.random(-(-len(grouped) // size)), size)[: len(grouped)]
@@ -100,7 +100,7 @@ def poisoned(known: Batch, grouped: Batch, single: Batch, manner: str, seed: int
 
 
 def measured(guard: Guard, new: Batch, source: str, used: set[str]) -> dict[str, float]:
-    """Return the share that is held of clean entries, and of texts for other questions."""
+    """Return the shares held of clean entries, and of attack texts for other questions."""
     asked = questions_of(source)
     shares = {"clean entries": float(held(guard, new.take(range(2_000)), TOGETHER)[0].mean())}
     for column, size in COMING:
@@ -122,7 +122,7 @@ def measured(guard: Guard, new: Batch, source: str, used: set[str]) -> dict[str,
 
 
 def claims(*sources: str) -> dict[str, list[str]]:
-    """Return CorruptRAG's claims about the questions of some sources, by how they are worded."""
+    """Return CorruptRAG's claims about the questions of some sources, by wording."""
     rows = {row["target_question_id"]: row for source in sources for row in read_rows(source)}
     others = written("claims_near").texts
     texts: dict[str, list[str]] = {}
@@ -137,14 +137,14 @@ def claims(*sources: str) -> dict[str, list[str]]:
 
 
 def embedded(texts: list[str], prefix: str) -> Batch:
-    """Return entries with the vectors of the model that the corpora have theirs from."""
+    """Return texts as entries, embedded by the model of the corpora."""
     vectors = np.array(MiniLM().embed(texts), dtype=np.float32)
     ids = [f"{prefix}-{number}" for number in range(len(texts))]
     return Batch.of(ids=ids, texts=texts, embeddings=vectors)
 
 
 def instructions(*, poison: bool, seed: int) -> Batch:
-    """Return instructions about most questions, or those about the others, that come alone."""
+    """Return the instructions for the sample, or those about the other questions for the test."""
     (source,) = (each for each in SINGLY.values() if each != "CorruptRAG")
     asked = questions_of(source)
     drawn = np.random.default_rng(seed).permutation(sorted({*asked.values()}))[:N_ASKED]
@@ -154,7 +154,7 @@ def instructions(*, poison: bool, seed: int) -> Batch:
 
 
 def with_singles(known: Batch, kind: str, seed: int) -> Batch:
-    """Return what is adopted, with poison of one kind at places of its own in it."""
+    """Return a sample with poison of one kind at random places."""
     if kind == "claims":
         texts = [text for each in claims(*CLAIMED_BEFORE).values() for text in each]
         poison = embedded(texts, "claim")
@@ -167,7 +167,7 @@ def with_singles(known: Batch, kind: str, seed: int) -> Batch:
 
 
 def held_alone(guard: Guard, new: Batch, seed: int) -> dict[str, float]:
-    """Return the share that is held of clean entries, and of texts that come alone, by kind."""
+    """Return the shares held of clean entries, and of single texts by kind."""
     coming = {name: embedded(texts, name) for name, texts in claims("poisonedrag_nq").items()}
     coming["instructions"] = instructions(poison=False, seed=seed)
     return {"clean entries": float(held(guard, new.take(range(2_000)), TOGETHER)[0].mean())} | {
@@ -176,7 +176,7 @@ def held_alone(guard: Guard, new: Batch, seed: int) -> dict[str, float]:
 
 
 def measure(name: str, manner: str, seed: int) -> dict[str, float]:
-    """Return the shares that are held after a sample was adopted, poisoned in a manner or clean."""
+    """Return the shares held by a guard that adopted a sample, clean or poisoned in a manner."""
     source = POISONED[name]
     known, new = halves(knowledge_base(name), seed)
     if manner in SINGLY:
@@ -189,12 +189,12 @@ def measure(name: str, manner: str, seed: int) -> dict[str, float]:
 
 
 def manners_in(name: str) -> list[str]:
-    """Return how poison lies in a knowledge base, or which it is where it lies singly."""
+    """Return the manners of poison in a knowledge base, with the kinds of single texts."""
     return [*MANNERS, *(SINGLY if name == SINGLY_IN else ())]
 
 
 def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """Return the rows of the table, of what was measured."""
+    """Return the rows of the table of the measured figures."""
     rows = []
     for name, source in POISONED.items():
         for manner in manners_in(name):

@@ -1,10 +1,10 @@
-"""Compare the planted groups that a guard says it would hold with those of PoisonedRAG it holds.
+"""Reported power of a guard against groups, compared with its recall of PoisonedRAG's groups.
 
     python benchmarks/power.py            # writes benchmarks/results/power.md
     python benchmarks/power.py --quick    # one knowledge base, writes nothing
 
 A guard plants groups of its own in memory when it adopts a store (`status.power`). Here the raw
-texts of poisonedrag_nq come at once, five, three and two for each question, to the same guard.
+texts of poisonedrag_nq come to the same guard in groups of five, three and two for each question.
 MiniLM is cut to its first dimensions to see a weaker model.
 """
 
@@ -29,7 +29,7 @@ N, DIMS, SEEDS, QUESTIONS = 2_000, (384, 24), range(3), 60
 
 
 def cut(vectors: NDArray[np.float32], dim: int) -> NDArray[np.float32]:
-    """Return the first dimensions of vectors, of unit length."""
+    """Return the first dimensions of vectors, normalised."""
     short = np.asarray(vectors, dtype=np.float32)[:, :dim]
     return short / np.linalg.norm(short, axis=1, keepdims=True)
 
@@ -49,7 +49,7 @@ def groups() -> list[list[int]]:
 
 
 def measure(corpus: str, dim: int, seed: int, model: MiniLM) -> str:
-    """Return a row of the table: what is said, and what is seen, by size."""
+    """Return a row of the table: reported power and recall, by size of group."""
     whole, attack = load(corpus), of_dim(load("poisonedrag_nq"), dim)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(whole))[:N])
     guard = Guard.default(quarantine=Quarantine("sqlite://"))

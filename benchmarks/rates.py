@@ -1,4 +1,4 @@
-"""How good a guard is: rates against known truth, with confidence intervals."""
+"""Detection rates against known truth, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ragshield_core.tools.evaluate.rates import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionRates:
-    """Quarantined against poisoned; NaN where a rate has nothing to stand on."""
+    """Rates of quarantined against poisoned entries; NaN if a rate has no entries."""
 
-    precision: float  # share of the quarantined that is poisoned
-    recall: float  # share of the poisoned that is quarantined
+    precision: float  # poisoned share of the quarantined entries
+    recall: float  # quarantined share of the poisoned entries
     f1: float
-    fpr: float  # share of the clean that is quarantined
+    fpr: float  # quarantined share of the clean entries
 
     @classmethod
     def of(cls, poisoned: NDArray[np.bool_], quarantined: NDArray[np.bool_]) -> DetectionRates:
-        """Compare what is with what was decided, both of shape (n_entries,).
+        """Return the rates of decisions against the truth, both of shape (n_entries,).
 
         Examples
         --------
@@ -63,8 +63,8 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float] = (0.0, 1
     values
         One per repetition, e.g. per random split.
     bounds
-        Between which values can lie at all: those of shares by default, (-1, 1) for differences of
-        shares. The interval is cut there, for the mean cannot lie beyond.
+        Bounds of the values: those of shares by default, (-1, 1) for differences of shares. The
+        interval is cut there, because the mean cannot lie beyond.
 
     Raises
     ------

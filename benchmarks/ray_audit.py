@@ -1,12 +1,12 @@
-"""What an audit by partitions on Ray costs, and what it misses.
+"""Cost and misses of an audit by partitions on Ray.
 
     python benchmarks/ray_audit.py            # writes benchmarks/results/ray_audit.md
     python benchmarks/ray_audit.py --quick    # small sizes, printed, writes nothing
     python benchmarks/ray_audit.py --real     # real passages, writes results/ray_audit_real.md
 
-Synthetic entries with planted groups, as parquet files, in partitions of one size, so that twice
-the entries are twice the tasks; the smallest size again, with a worker killed half-way. Processor
-time is that of the tasks themselves: other work on the machine makes an audit wait, not compute.
+Synthetic entries with planted groups, as parquet files in partitions of one size, so that tasks
+grow with entries; the smallest size runs again with a worker killed half-way. Processor time counts
+the tasks alone: other work on the machine makes an audit wait, not compute.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, ScanReport, scan
 
 DIM, FILE_ROWS, GROUP_SIZE = 384, 50_000, 5
-# Entries around one direction, as in audit_speed.py: about as alike as texts on one subject.
+# Entries per direction, as in audit_speed.py: about as similar as texts on one subject.
 PER_TOPIC = 2_000
-# One, two, four and twenty times the work.
+# Sizes with one, two, four and twenty times the work.
 SIZES, QUICK = (100_000, 200_000, 400_000, 2_000_000), (5_000, 10_000, 20_000)
 RESULTS = Path(__file__).parent / "results"
 console = Console(stderr=True)
 
 
 def synthetic(n: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the columns of n entries in parts; every ten-thousandth is in a planted group."""
+    """Yield the columns of n entries in parts; one entry in 10,000 is in a planted group."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(max(20, n // PER_TOPIC), DIM)).astype(np.float32)
     words = np.array([f"word{i}" for i in range(20_000)])
@@ -58,7 +58,7 @@ def synthetic(n: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         vectors = rng.normal(size=(size, DIM)).astype(np.float32)
         vectors += centres[rng.integers(0, len(centres), size)]
         groups = max(1, size // 10_000)
-        # Members of a group are anywhere in a file.
+        # Members of a group have random places in a file.
         members = rng.choice(size, (groups, GROUP_SIZE), replace=False)
         noise = rng.normal(scale=0.15, size=(groups, GROUP_SIZE, DIM)).astype(np.float32)
         vectors[members] = vectors[members[:, :1]] + noise
@@ -76,7 +76,7 @@ def synthetic(n: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def write(folder: Path, n: int) -> int:
-    """Write n entries as parquet files; return how many of them are planted."""
+    """Write n entries as parquet files; return the number of planted ones."""
     planted = 0
     for number, part in enumerate(synthetic(n)):
         table = _table(part["ids"], part["texts"], part["lineages"], part["vectors"])
@@ -91,7 +91,7 @@ def _table(
     lineages: Sequence[str | None],
     vectors: NDArray[np.float32],
 ) -> pa.Table:
-    """Return entries as a table of parquet."""
+    """Return entries as a parquet table."""
     flat = pa.array(vectors.ravel())
     columns = {"id": list(ids), "text": list(texts), "lineage": list(lineages)}
     embedding = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
@@ -99,12 +99,12 @@ def _table(
 
 
 def measured(folder: str, kill: str | None, function: Callable[..., Any], *task: Any) -> Any:
-    """Run a task on a worker, and write down what it took; die once if told to."""
+    """Run a task on a worker, and record its time and memory; exit once if it is to be killed."""
     marker = Path(folder) / "killed"
     if kill is not None and function.func.__name__ == kill and not marker.exists():
         marker.touch()
         os._exit(1)
-    # Peaks of this task alone, not of those that the worker ran before.
+    # Reset the peak, so that it counts this task alone.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     begin, wall = time.process_time(), time.perf_counter()
     result = function(*task)
@@ -121,7 +121,7 @@ def measured(folder: str, kill: str | None, function: Callable[..., Any], *task:
 
 
 class MeasuredRay(RayEngine):
-    """Ray, with the time and the memory of every task written down."""
+    """Ray engine that records the time and the memory of every task."""
 
     def __init__(self, folder: Path, *, kill: str | None = None) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class MeasuredRay(RayEngine):
 def audit(
     folder: Path, rows: int, cores: int, *, kill: str | None = None
 ) -> tuple[ScanReport, dict[str, Any]]:
-    """Audit the files of a folder, and return the report and what it took."""
+    """Audit the files of a folder; return the report, and its time and memory."""
     with tempfile.TemporaryDirectory() as figures, Progress(console=console) as bar:
         shown = bar.add_task("")
         ray.init(address="local", num_cpus=cores, include_dashboard=False, log_to_driver=False)
@@ -186,12 +186,12 @@ def audit(
 
 
 def found_in(report: ScanReport) -> list[dict[str, Any]]:
-    """Return the findings of a report, ready to be compared."""
+    """Return the findings of a report as dicts, for comparison."""
     return [finding_to_dict(finding) for d in report.found for finding in d.findings]
 
 
 def against_memory(n: int, rows: int, cores: int) -> str:
-    """Return what an audit in memory and one by partitions find of the same entries."""
+    """Return a comparison of audits of the same entries in memory and by partitions."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), n)
         parted, _ = audit(Path(folder), rows, cores)
@@ -215,7 +215,7 @@ def against_memory(n: int, rows: int, cores: int) -> str:
 
 
 def real(cores: int) -> str:
-    """Return what audits by partitions find of real passages and poison, beside one in memory."""
+    """Return a table of audits of real passages and poison, by partitions and in memory."""
     clean = [load(name, lineage=lineage) for name, lineage in CLEAN.items()]
     corpora = [*clean, load("poisonedrag_nq")]
     batch = Batch.of(
@@ -287,7 +287,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             planted = write(Path(folder), n)
             report, took = audit(Path(folder), rows, cores)
-            if n == sizes[0] and len(sizes) > 1:  # once: it takes as long again
+            if n == sizes[0] and len(sizes) > 1:  # once, as it doubles the time
                 killed, _ = audit(Path(folder), rows, cores, kill="search")
                 same = found_in(killed) == found_in(report)
                 notes.append(
@@ -331,7 +331,7 @@ def main() -> None:
     if arguments.quick:
         print(table)
         return
-    # Not to standard output: Ray says there what became of workers.
+    # Written to files only: Ray reports on its workers on standard output.
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "ray_audit.md").write_text(table, encoding="utf-8")
 

@@ -1,10 +1,10 @@
-"""What a guarded read costs: searches of a guarded FAISS, and screening of what they find.
+"""Cost of a guarded read: searches of a guarded FAISS, and screening of their results.
 
     python benchmarks/read_overhead.py            # writes benchmarks/results/read_overhead.md
     python benchmarks/read_overhead.py --quick    # small, writes nothing
 
 Synthetic unit vectors. Guarded and bare searches alternate, query by query, in either order, so
-that whatever else the machine does hits both; several rounds show how much that is.
+that other work on the machine affects both; the spread over several rounds shows its size.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ DIM = 384
 K = 4
 GOAL = 1.15
 SCREENED_K, SCREENED_GOAL = 10, 3.0  # milliseconds
-ROUNDS = 5  # what else the machine does comes and goes
+ROUNDS = 5  # several, because other work on the machine varies
 RESULTS = Path(__file__).parent / "results"
 
 
 def unit(n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return random directions."""
+    """Return random unit vectors."""
     vectors = rng.normal(size=(n, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 
 def filled(vectors: NDArray[np.float32]) -> FAISS:
-    """Return a FAISS store that holds them."""
+    """Return a FAISS store with the vectors."""
     index = faiss.IndexFlatL2(DIM)
     index.add(vectors)
     ids = [f"e{i}" for i in range(len(vectors))]
@@ -62,7 +62,7 @@ def filled(vectors: NDArray[np.float32]) -> FAISS:
 
 
 def milliseconds(search: Callable[..., object], query: list[float]) -> float:
-    """Return how long one search takes."""
+    """Return the milliseconds of one search."""
     start = time.perf_counter()
     search(query, k=K)
     return 1000 * (time.perf_counter() - start)
@@ -81,7 +81,7 @@ def compare(
 
 
 def screened(guarded: GuardedVectorStore, queries: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return shape (2, n_queries): milliseconds of a search of ten, and of their screening."""
+    """Return shape (2, n_queries): milliseconds of a search for ten, and of their screening."""
     poison_filter = PoisonFilter(store=guarded, embeddings=Known(queries))
     times = np.empty((2, len(queries)))
     for number, query in enumerate(queries.tolist()):
@@ -94,7 +94,7 @@ def screened(guarded: GuardedVectorStore, queries: NDArray[np.float32]) -> NDArr
 
 
 class Known(Embeddings):
-    """Has the vectors of numbered queries; that of a document is read back from the store."""
+    """Embedding model with the vectors of numbered queries only, not of documents."""
 
     def __init__(self, queries: NDArray[np.float32]) -> None:
         self._queries = queries.tolist()
@@ -105,7 +105,7 @@ class Known(Embeddings):
         return vector
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Fail."""
+        """Raise: vectors of documents are read from the store."""
         msg = f"{len(texts)} documents would be embedded again"
         raise NotImplementedError(msg)
 
@@ -157,7 +157,7 @@ def main() -> None:
             )
         guard = Guard([LabelCentroidDetector()], quarantine=quarantine)
         guarded = GuardedVectorStore(bare, guard=guard)
-        # Every tenth query is for a held entry, where there are any in the store.
+        # Every tenth query is for a held entry, if the store has any.
         asked = queries.copy()
         if planted:
             asked[::10] = vectors[: len(asked[::10])]

@@ -1,10 +1,9 @@
-"""Result files that say which code measured them.
+"""Result files with the fingerprint of the code that measured them.
 
 A result in `benchmarks/results` ends in a line with the version and a fingerprint of the deciding
-modules: the source of `ragshield_core` but for packages that decide nothing about an entry.
-Comments, docstrings and blank lines do not count. A result is stale when the fingerprint of today's
-code is another one. Imports and the places of files do not count either: what is moved decides as
-before.
+modules: the source of `ragshield_core` except packages that decide nothing about an entry.
+Comments, docstrings, blank lines, imports and the places of files do not count. A result is stale
+when the fingerprint of the current code differs.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ NOT_DECIDING = frozenset(
         "tools",
     }
 )
-# Of a result, or a part of one, that was written before results named their code.
+# Code of a result, or a part of one, from before results named their code.
 UNKNOWN = "unknown"
-LENGTH = 12  # hexadecimal digits of a fingerprint that are shown
+LENGTH = 12  # hexadecimal digits shown of a fingerprint
 _LINE = re.compile(r"^Measured by RAGShield (\S+), code ((?:`\w+`(?:, )?)+)\.$", re.MULTILINE)
 
 
@@ -53,7 +52,7 @@ class MeasuredBy(NamedTuple):
     codes: tuple[str, ...]  # several where parts were measured at different times
 
     def __str__(self) -> str:
-        """Return the line that stands in the result."""
+        """Return the line for the result file."""
         codes = ", ".join(f"`{code}`" for code in self.codes)
         return f"Measured by RAGShield {self.version}, code {codes}."
 
@@ -91,7 +90,7 @@ def current() -> str:
 
 
 def code_of(source: str) -> str:
-    """Return the lines of a module that are code, but for imports."""
+    """Return the code lines of a module without imports."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
@@ -122,13 +121,13 @@ def write(
     Parameters
     ----------
     name
-        Of the file in `benchmarks/results`, without ending.
+        Name of the file in `benchmarks/results`, without suffix.
     text
-        The page; a line about the code that it has already is replaced.
+        The page; an existing line about the code is replaced.
     codes
-        Fingerprints of its parts, where they were measured at different times; today's otherwise.
+        Fingerprints of its parts, if these differ; otherwise the current one.
     partly
-        Whether some of the page stays as it was: the codes that the file names are kept then.
+        Whether parts of the page are older: then the codes in the file are kept.
     """
     RESULTS.mkdir(exist_ok=True)
     before = measured_by(name).codes if partly else ()
@@ -138,7 +137,7 @@ def write(
 
 
 def measured_by(name: str) -> MeasuredBy:
-    """Return which code measured a result, unknown where the file does not say."""
+    """Return the code that measured a result, "unknown" if the file does not say."""
     path = RESULTS / f"{name}.md"
     found = _LINE.findall(path.read_text(encoding="utf-8")) if path.exists() else []
     if not found:
@@ -148,7 +147,7 @@ def measured_by(name: str) -> MeasuredBy:
 
 
 def is_current(name: str) -> bool:
-    """Return whether today's code measured the whole of a result."""
+    """Return whether the current code measured the whole result."""
     return measured_by(name).codes == (current(),)
 
 
@@ -158,7 +157,7 @@ class Parts:
     Parameters
     ----------
     name
-        Of the result.
+        Name of the result.
     head
         The lines above the first part.
     order
@@ -176,7 +175,7 @@ class Parts:
                 self._parts[part] = value if known else {"code": UNKNOWN, "lines": value}
 
     def stale(self) -> list[str]:
-        """Return the parts that today's code has not measured."""
+        """Return the parts that the current code has not measured."""
         return [p for p in self.order if self._parts.get(p, {}).get("code") != current()]
 
     def lines(self, part: str) -> list[str]:
@@ -185,7 +184,7 @@ class Parts:
         return list(found) if isinstance(found, list) else []
 
     def put(self, part: str, lines: Sequence[str]) -> None:
-        """Keep a part that was measured now, and write the result."""
+        """Store a newly measured part, and write the result."""
         self._parts[part] = {"code": current(), "lines": list(lines)}
         RESULTS.mkdir(exist_ok=True)
         text = json.dumps(self._parts, indent=1, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""Screening of retrieved sets of ten: how many poisoned passages are dropped, how many clean ones.
+"""Screening of retrieved sets of ten: shares of poisoned and of clean passages dropped.
 
     python benchmarks/retrieval.py            # everything, writes benchmarks/results/
     python benchmarks/retrieval.py --quick    # fewer calibrations, writes nothing
     python benchmarks/retrieval.py --texts    # detectors of texts alone, writes nothing
 
 A set is the ten best of a target question's clean contexts, by MiniLM cosine; poison replaces the
-tail. Thresholds come from other queries than the attacked ones. Needs the extra ``minilm`` for the
-vectors of the target questions.
+tail. Thresholds come from queries that are not attacked. Needs the extra ``minilm`` for the vectors
+of the target questions.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ of texts add, which a default guard has as well, stands in a table of its own.
 """
 
 WORDINGS = Path(__file__).parent / "wordings"
-# Questions about Wikipedia passages of which the texts found are judged; an instruction detector
+# Number of questions about Wikipedia whose retrieved texts are judged; an instruction detector
 # takes a few milliseconds per text.
 N_TEXTS = 500
 
 
 class Target(NamedTuple):
-    """An attacked question: its clean contexts, nearest first, and the texts against it."""
+    """An attacked question, its clean contexts, nearest first, and the attack texts."""
 
     question: str
     vector: np.ndarray
@@ -72,7 +72,7 @@ class Target(NamedTuple):
 
 
 class RetrievedExample(NamedTuple):
-    """A set of passages with the truth about them."""
+    """A set of passages with their true labels."""
 
     question: str
     vector: np.ndarray
@@ -81,7 +81,7 @@ class RetrievedExample(NamedTuple):
 
 
 def of_queries() -> RetrievalGuard:
-    """Return a guard of the detectors that look at the query and the whole set."""
+    """Return a guard with the detectors of the query and the whole set."""
     return RetrievalGuard([QueryEchoDetector(), ConsensusDetector()])
 
 
@@ -136,7 +136,7 @@ class Tally:
         self.counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, key: tuple[str, ...], hits: np.ndarray) -> None:
-        """Count more trials."""
+        """Add trials."""
         self.counts[key][0] += int(np.count_nonzero(hits))
         self.counts[key][1] += len(hits)
 
@@ -189,7 +189,7 @@ def fitted_on_targets(knowledge_base: Batch, some: Sequence[Target], fpr: float)
 
 
 def wiki_halves(tally: Tally, fpr: float, seed: int = 0) -> None:
-    """Count what is dropped for half of the questions, calibrated on the other half."""
+    """Count dropped passages for half of the questions, calibrated on the other half."""
     passages, questions, vectors = wiki()
     order = np.random.default_rng(seed).permutation(len(questions))
     for mine, theirs in ((order[::2], order[1::2]), (order[1::2], order[::2])):
@@ -203,7 +203,7 @@ def wiki_halves(tally: Tally, fpr: float, seed: int = 0) -> None:
 
 
 class Remembered(Embeddings):
-    """Gives queries the vectors that were computed before; embeds nothing."""
+    """Embedding model that looks up precomputed vectors of queries."""
 
     def __init__(self, queries: Sequence[str], vectors: np.ndarray) -> None:
         self._vectors = dict(zip(queries, vectors.tolist(), strict=True))
@@ -213,13 +213,13 @@ class Remembered(Embeddings):
         return self._vectors[text]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Fail: vectors of documents are read back from the store."""
+        """Raise: vectors of documents are read from the store."""
         msg = f"{len(texts)} documents would be embedded again"
         raise NotImplementedError(msg)
 
 
 def poisoned_store(text: str, some: list[Target], tally: Tally) -> None:
-    """Ask a FAISS store that was poisoned before it was guarded, through a retriever, k = 5."""
+    """Query a FAISS store, poisoned before it was guarded, through a retriever, k = 5."""
     passages, questions, vectors = wiki()
     poison = load("poisonedrag_nq", text=text)
     everything = join(passages, load("nq_target_contexts"), poison)
@@ -247,7 +247,7 @@ def poisoned_store(text: str, some: list[Target], tally: Tally) -> None:
 
 
 def store_table(tally: Tally) -> list[str]:
-    """Return what became of questions to a poisoned store."""
+    """Return the table of the queries to a poisoned store."""
     lines = [
         "\n## A store that was poisoned before it was guarded\n",
         (
@@ -267,7 +267,7 @@ def store_table(tally: Tally) -> list[str]:
 
 
 def texts_table(found: dict[str, list[Target]], tally: Tally) -> list[str]:
-    """Return what detectors of texts drop of clean sets, and of sets with one attack wording."""
+    """Return the table of passages dropped by detectors of texts, in clean and poisoned sets."""
     passages, questions, vectors = wiki()
     sets = {
         attack: [(t.question, t.vector, t.contexts) for t in some] for attack, some in found.items()
@@ -312,7 +312,7 @@ def texts_table(found: dict[str, list[Target]], tally: Tally) -> list[str]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON lines file."""
+    """Return the rows of a JSON Lines file."""
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
@@ -352,7 +352,7 @@ def table(tally: Tally, name: str, attacks: Sequence[str]) -> list[str]:
 
 
 def calibrated(found: dict[str, list[Target]], tally: Tally) -> dict[str, list[str]]:
-    """Measure guards calibrated on clean sets; returns their names and what they were tested on."""
+    """Measure guards calibrated on clean sets; return the data sets of the test by name."""
     passages, questions, vectors = wiki()
     knowledge_bases = {attack: load(f"{attack}_target_contexts") for attack in ATTACKS}
     jobs: list[tuple[str, RetrievalGuard, str, list[Target]]] = []

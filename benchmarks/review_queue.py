@@ -1,11 +1,11 @@
-"""How many decisions a reviewer needs for poison that comes in groups, among clean entries.
+"""Number of decisions of a reviewer about groups of poison among clean entries.
 
     python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
     python benchmarks/review_queue.py --quick    # 10 groups among 500 clean entries, writes nothing
-    python benchmarks/review_queue.py --kept FILE    # goes on where a run with it was cut off
+    python benchmarks/review_queue.py --kept FILE    # resumes an interrupted run with this file
 
-The guard adopts clean passages. Then other clean ones come in batches, and groups of five texts
-with them, each group at once or its texts in batches far apart. What is held is told in cases.
+The guard adopts clean passages. Then other clean passages come in batches, with groups of five
+texts, each group at once or its texts in batches far apart. Held entries are grouped into cases.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ragshield_core.tools.review.cases import Cases
 
 FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
 NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"
-# Of each knowledge base, the questions that poison is made for; no question comes twice.
+# Knowledge base -> attack files for its questions; no question occurs twice.
 TARGETS = {"wikipedia": (NQ, HOTPOTQA), "web + msmarco": (MSMARCO, NQ, HOTPOTQA)}
 TEXTS = {"text_blackbox": "black-box", "text": "raw"}
 ALL_CASES = 1_000_000
 
 
 class Stream(NamedTuple):
-    """What comes, in the order in which it does."""
+    """A stream of entries, in order of arrival."""
 
     entries: Batch
-    group_of: dict[str, str]  # of poisoned entries
+    group_of: dict[str, str]  # poisoned entry -> group
 
 
 class Queue(NamedTuple):
-    """What a reviewer finds."""
+    """A reviewer's queue of cases."""
 
-    n_poisoned: int  # entries that came
+    n_poisoned: int  # entries in the stream
     n_clean: int
-    n_known: int  # clean entries that are held, and were there before
+    n_known: int  # held clean entries of the knowledge base
     cases: list[Counter[str]]  # entries of each group in each case; "" for clean ones
 
     @property
@@ -64,20 +64,20 @@ class Queue(NamedTuple):
 
     @property
     def clean_in_poisoned(self) -> int:
-        """Clean entries in these."""
+        """Clean entries in cases with poison."""
         return sum(case[""] for case in self.poisoned)
 
     @property
     def decisions(self) -> int:
         """Decisions that confirm all poison and release all clean entries.
 
-        One for a case of one kind; else the fewer ones singly, and one for the rest.
+        A case needs one decision for its larger kind, and one for each entry of the smaller kind.
         """
         return sum(min(case[""], case.total() - case[""]) + 1 for case in self.cases)
 
     @property
     def cases_of_groups(self) -> Counter[str]:
-        """Over how many cases each group is spread."""
+        """Number of cases that contain each group."""
         return Counter(group for case in self.poisoned for group in case if group)
 
 
@@ -98,7 +98,7 @@ def poison(name: str, text: str, n_groups: int) -> tuple[Batch, dict[str, str]]:
 def stream(
     clean: Batch, bad: Batch, group_of: dict[str, str], *, scattered: bool, seed: int = 0
 ) -> Stream:
-    """Return clean and poisoned entries in the order in which they come."""
+    """Return clean and poisoned entries in order of arrival."""
     rng = np.random.default_rng(seed)
     by_group: dict[str, list[int]] = defaultdict(list)
     for row, entry_id in enumerate(bad.ids):
@@ -106,9 +106,9 @@ def stream(
     n_batches = -(-(len(clean) + len(bad)) // BATCH)
     places = np.concatenate([np.sort(rng.random(len(clean))), np.zeros(len(bad))])
     for rows in by_group.values():
-        if scattered:  # one text in each of five batches, evenly apart
+        if scattered:  # one text in each of five batches at equal distances
             at = (rng.random() + np.arange(len(rows)) / len(rows)) % 1.0
-        else:  # all of them in the middle of one batch
+        else:  # all texts in the middle of one batch
             at = np.full(len(rows), (rng.integers(n_batches) + 0.5) / n_batches)
         places[len(clean) + np.array(rows)] = at
     order = np.argsort(places, kind="stable")
@@ -116,7 +116,7 @@ def stream(
 
 
 def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
-    """Let a guard adopt what is known and judge a stream; return what a reviewer finds then."""
+    """Let a guard adopt the known entries and judge a stream; return the review queue."""
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
     entries = join(coming.entries, known)
     row_of = {entry_id: row for row, entry_id in enumerate(entries.ids)}
@@ -173,7 +173,7 @@ def measured(
     n_known: int | None = None,
     kept: Path | None = None,
 ) -> list[str]:
-    """Return the table; lines that a file keeps of an earlier run are not measured again."""
+    """Return the table; lines in the file of an earlier run are not measured again."""
     there = kept.read_text(encoding="utf-8").splitlines() if kept and kept.exists() else []
     lines = []
     for name in names:

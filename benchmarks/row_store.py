@@ -1,4 +1,4 @@
-"""A store that processes share, of numbers of rows, and what keeps it in step with a guard."""
+"""A shared store of row numbers, and its keeper, which synchronises it with a guard."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Entries(Mask[Entry]):
     """A mask over entries themselves."""
 
     def id_of(self, item: Entry) -> str:
-        """Return its id."""
+        """Return the id of an entry."""
         return item.id
 
     def claims_of(self, item: Entry) -> Claims:
-        """Return what it claims."""
+        """Return the claims of an entry."""
         return Claims(item.text, item.label, item.lineage, item.context)
 
 
 class RowKeeper(Keeper[Entry]):
-    """Keeps a store of rows, by id, and a guard in step.
+    """Keeper that synchronises a store of row numbers by id with a guard.
 
     Parameters
     ----------
     guard
-        Its guard.
+        The guard.
     rows
-        All entries that can be stored.
+        All entries that the store can have.
     store
-        What is stored.
+        Row numbers of the stored entries, by id.
     """
 
     def __init__(self, guard: Guard, rows: Batch, store: MutableMapping[str, int]) -> None:
@@ -62,7 +62,7 @@ class RowKeeper(Keeper[Entry]):
         [self._store.pop(entry_id, None) for entry_id in ids]
 
     def nearest(self, vector: list[float], k: int) -> Sequence[Entry]:  # noqa: ARG002
-        """Return none: nobody searches this store."""
+        """Return no entries: this store has no search."""
         return []
 
     def entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:  # noqa: ARG002
@@ -70,10 +70,10 @@ class RowKeeper(Keeper[Entry]):
         return batch_of(held)
 
     def everything(self, *_: Any) -> Batch:
-        """Return all that is stored."""
+        """Return all stored entries."""
         return self._rows.take(sorted(self._store.values()))
 
     def write(self, rows: Sequence[int]) -> Report:
-        """Write some of the rows as an adapter does."""
+        """Write some of the rows, like an adapter."""
         batch = self._rows.take(rows)
         return self.run(writing.add, self, sift(Columns.of(batch), self.guard), lambda _: None)

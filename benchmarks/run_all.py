@@ -1,13 +1,12 @@
 """Run the benchmarks whose results are stale, one after the other.
 
-    python benchmarks/run_all.py            # what is stale; cut off, it goes on where it was
-    python benchmarks/run_all.py --list     # says what is stale, runs nothing
-    python benchmarks/run_all.py --only growth sources   # of these, what is stale
-    python benchmarks/run_all.py --note     # docs/results.md says which code measured which result
+    python benchmarks/run_all.py            # stale results; resumes an interrupted run
+    python benchmarks/run_all.py --list     # prints the stale results, runs nothing
+    python benchmarks/run_all.py --only growth sources   # the stale ones of these
+    python benchmarks/run_all.py --note     # writes the code of each result into docs/results.md
 
-A result is stale when other code measured it than that of this tree (`results_files.py`). Results
-of speed and of faults are not among these: they depend on the machine, and no decision of a guard
-stands in them.
+A result is stale when other code than this tree measured it (`results_files.py`). Results of speed
+and of faults are not included: they depend on the machine, and show no decision of a guard.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from results_files import current, is_current, measured_by
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "results.md"
 NOTE, END = "<!-- measured by -->", "<!-- end -->"
-# Name of the result -> script, what takes long last.
+# Name of the result -> script; slow ones last.
 SCRIPTS = {
     "sources": "sources.py",
     "adversary": "adversary.py",
@@ -51,17 +50,17 @@ SCRIPTS = {
 
 
 def stale(names: list[str]) -> list[str]:
-    """Return which of these results other code has measured, or none."""
+    """Return the names of stale or missing results."""
     return [name for name in names if not is_current(name)]
 
 
 def shown(name: str) -> str:
-    """Return a line about a result."""
+    """Return a line about the status of a result."""
     return f"{name:24} {'up to date' if is_current(name) else f'stale: {measured_by(name)}'}"
 
 
 def note() -> str:
-    """Return the table of docs/results.md that says which code measured which result."""
+    """Return the table for docs/results.md of results and the code that measured them."""
     lines = ["| result | version | code |", "|---|---|---|"]
     for name in sorted(SCRIPTS):
         by = measured_by(name)
@@ -77,7 +76,7 @@ def with_note(page: str) -> str:
 
 
 def run(name: str) -> bool:
-    """Run a benchmark, and return whether its result is up to date then."""
+    """Run a benchmark, and return whether its result is now up to date."""
     begin = time.monotonic()
     print(f"{name}: {SCRIPTS[name]}", flush=True)
     done = subprocess.run([sys.executable, str(FOLDER / SCRIPTS[name])], check=False)  # noqa: S603

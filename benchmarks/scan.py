@@ -1,11 +1,10 @@
-"""Scan documentation sites in which attacks of six kinds were planted.
+"""Scan of documentation sites with planted attacks of six kinds.
 
     python benchmarks/scan.py            # writes benchmarks/results/scan.md
     python benchmarks/scan.py --quick    # one collection, writes nothing
 
-Twenty-one texts of our own ([wordings](wordings/README.md)) stand among the chunks of three or four
-documentation sites, each as a document of its own. Half of the clean chunks are trusted in every
-other row.
+Twenty-one of our texts ([wordings](wordings/README.md)) are planted in three or four documentation
+sites, each as its own document. Every other row trusts half of the clean chunks.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ragshield_core.tools.audit import ScanReport, scan
 
 WORDINGS = Path(__file__).parent / "wordings" / "planted_docs.json"
 FPR = 0.01
-# Goals of a scan without trusted entries, and with them: share of clean chunks named.
+# Goals: largest share of clean chunks named, without and with trusted entries.
 MOST_NAMED = {False: 0.012, True: 0.006}
 KINDS = (
     *("group of five", "group of three", "single with its question", "order", "hidden"),
@@ -45,7 +44,7 @@ HEADS = ("collection", "chunks", "half trusted", "found of 21", *KINDS, "clean n
 
 
 def collection(name: str) -> tuple[Batch, dict[str, str], list[list[str]]]:
-    """Return chunks with planted texts, kinds of these by id, and the ids of each attack."""
+    """Return chunks with planted texts, the kinds of these by id, and the ids of each attack."""
     chosen = json.loads(WORDINGS.read_text(encoding="utf-8"))[name]
     clean = concatenate([site(each) for each in chosen["sites"]])
     texts, kinds, attacks = [], {}, []
@@ -61,7 +60,7 @@ def collection(name: str) -> tuple[Batch, dict[str, str], list[list[str]]]:
 
 
 def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], float, int]:
-    """Return a report, the planted kinds by id, the share of clean chunks named, and cases."""
+    """Return a report, the planted kinds by id, the share of clean chunks named, split groups."""
     batch, kinds, attacks = collection(name)
     clean = [i for i in batch.ids if i not in kinds]
     trusted = None
@@ -86,7 +85,7 @@ def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], 
 
 
 def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
-    """Return a row of the table, a sentence on power, and whether the rate is kept."""
+    """Return a row of the table, the report's verdict, and whether the goal is met."""
     begin = time.process_time()
     report, kinds, named, split = measured(name, trusting=trusting)
     seconds = time.process_time() - begin
@@ -103,7 +102,7 @@ def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
 
 
 def published(name: str) -> str:
-    """Return a row on another source: clean, then with published attacks, all single documents."""
+    """Return a row on another source: clean, then with published attacks as single documents."""
     rng = np.random.default_rng(3)
     clean = load(name)
     rows = [row for row, label in enumerate(clean.labels) if label != "spam"]

@@ -1,10 +1,10 @@
-"""Run small versions of the benchmarks, several at a time, and check figures that they print.
+"""Smoke test of the benchmarks: runs small versions in parallel, and checks printed figures.
 
     python benchmarks/smoke.py               # all
     python benchmarks/smoke.py growth scan   # these
 
-Each is a command and the figures that it must show. Bounds are wide: small versions have few texts.
-They tell a detector that went blind, or holds everything, from one that works.
+Each benchmark has a command and the figures that it must print. Bounds are wide, because small
+versions have few texts: they find a detector that holds nothing or everything.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ PATIENCE = 1_200
 
 
 class Figure(NamedTuple):
-    """The first number of a cell in a printed table, and where it must lie."""
+    """The first number of a cell in a printed table, and its bounds."""
 
-    row: str  # how the row begins
-    column: str | int  # its head, or its place in tables without heads
+    row: str  # start of the row
+    column: str | int  # its head, or its position in a table without heads
     low: float = 0.0
     high: float = 1.0
 
 
 class Smoke(NamedTuple):
-    """A small version of a benchmark, and figures that it must print."""
+    """A small version of a benchmark, and the figures that it must print."""
 
     figures: Sequence[Figure]
     arguments: Sequence[str] = ("--quick",)
 
 
-# The longest run stands first.
+# The longest run comes first.
 ALL = {
     "growth": Smoke(
         [
@@ -179,7 +179,7 @@ def figure(printed: str, wanted: Figure) -> float | None:
 
 
 def faults(smoke: Smoke, done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return what is wrong with a run, a line each."""
+    """Return the faults of a run, one line each."""
     if done.returncode:
         return [f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"]
     found = []
@@ -202,7 +202,7 @@ def run(name: str) -> tuple[str, float, list[str]]:
 
 
 def main() -> None:
-    """Run small versions, and end with an error if a figure is missing or out of its bounds."""
+    """Run small versions, and exit with an error if a figure is missing or out of bounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     names = parser.parse_args().names or list(ALL)

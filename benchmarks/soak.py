@@ -1,11 +1,11 @@
-"""A guard under load for long: memory, latency, and what is left of entries that were replaced.
+"""A guard under load for a long time: memory, latency, and remains of replaced entries.
 
     python benchmarks/soak.py            # writes benchmarks/results/soak.md, takes half an hour
     python benchmarks/soak.py --quick    # small, writes nothing
     python benchmarks/soak.py --minutes 10 --rounds 20
 
 One process, a guard with all detectors opened on an SQLite file, around LangChain's store in
-memory; passages of Wikipedia and poison of poisonedrag_nq, with the vectors stored beside them.
+memory; passages of Wikipedia and poison of poisonedrag_nq, with their stored vectors.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from rich.progress import track
 from ragshield_core import Guard
 from ragshield_langchain import GuardedVectorStore
 
-ADDED, UPDATED, SEARCHES = 20, 5, 5  # in a step
-BATCH = 100  # of a round
-POISONED_EVERY, REVIEW_EVERY = 5, 10  # steps
-WAITING = 50  # held entries that wait for review, at the most
+ADDED, UPDATED, SEARCHES = 20, 5, 5  # per step
+BATCH = 100  # entries per call in a round
+POISONED_EVERY, REVIEW_EVERY = 5, 10  # in steps
+WAITING = 50  # most held entries that wait for review
 GROWTH_GOAL = 0.05
 WORKS = ("add", "update", "delete", "search", "bare search")
-SETTLED_AFTER = 2  # minutes, of which memory is compared with that of the end
+SETTLED_AFTER = 2  # minutes until the memory baseline, which is compared with the end
 RESULTS = Path(__file__).parent / "results"
 
 
 class State(NamedTuple):
-    """What there is of a guard, in memory and on disk."""
+    """Sizes of a guard in memory and on disk."""
 
     resident: int  # MiB
     saved: int  # KiB
     slots: int
-    snapshot: int  # KiB, of the latest
+    snapshot: int  # KiB of the latest
     journal: int  # rows
     database: int  # KiB
     log: int  # rows
@@ -67,7 +67,7 @@ def resident() -> int:
 
 
 class World:
-    """A guarded store that is kept at a size."""
+    """A guarded store of constant size."""
 
     def __init__(self, folder: Path, known: int) -> None:
         self._folder, self._file = folder, folder / "guard.db"
@@ -108,7 +108,7 @@ class World:
         there = set(self.live)
         report = self.store.last_report
         recalled = {decision.entry_id for decision in report.retroactive}
-        # Where the new revision is held, the old one stays.
+        # If the new revision is held, the old one stays.
         self.live.extend(i for i in ids if i not in there | recalled)
 
     def _write(self, texts: list[str], ids: list[str]) -> None:
@@ -130,12 +130,12 @@ class World:
         self.store.similarity_search(question, k=4)
 
     def bare_search(self) -> None:
-        """Search the store inside for one of the questions."""
+        """Search the bare store for one of the questions."""
         question = self._questions[int(self._rng.integers(len(self._questions)))]
         self._inner.similarity_search(question, k=4)
 
     def review(self, keep: int) -> None:
-        """Release one held entry; purge those that have waited for longest."""
+        """Release one held entry; purge the oldest ones, except ``keep`` entries."""
         if self._held:
             released = self._held.pop()
             self.store.release([released], by="reviewer")
@@ -146,7 +146,7 @@ class World:
             self.store.purge(old, by="reviewer")
 
     def state(self) -> State:
-        """Return what there is."""
+        """Return the current sizes."""
         saved = self._folder / "saved"
         self.guard.save(saved)
         manifest = json.loads((saved / "ragshield.json").read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ class World:
 
 
 def _values_of(key: str, values: Any) -> Iterator[int]:
-    """Yield what stands under a key, however deep."""
+    """Yield the values of a key at every depth."""
     if isinstance(values, dict):
         for name, value in values.items():
             if name == key:
@@ -187,7 +187,7 @@ def _values_of(key: str, values: Any) -> Iterator[int]:
 
 
 def under_load(world: World, known: int, minutes: float) -> tuple[list[str], list[int]]:
-    """Return a line for each minute, and the memory at the end of each."""
+    """Return a line for each minute, and the memory at its end."""
     lines, memory = [], []
     end = time.monotonic() + 60 * minutes
     step = 0
@@ -221,11 +221,11 @@ def under_load(world: World, known: int, minutes: float) -> tuple[list[str], lis
 
 
 def in_rounds(world: World, known: int, rounds: int) -> list[State]:
-    """Return what there is after each round in which all entries are replaced."""
+    """Return the sizes after each round that replaces all entries."""
     states = [world.state()]
     for number in range(rounds):
         for _ in track(range(known // BATCH), f"round {number + 1}", transient=True):
-            if number % 2:  # the same ids with other texts
+            if number % 2:  # new texts under the same ids
                 world.update(BATCH)
             else:
                 world.add(BATCH)

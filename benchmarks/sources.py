@@ -1,11 +1,11 @@
-"""Clean sources that join a knowledge base: how much of them is held.
+"""False-positive rate on clean sources that join a knowledge base.
 
-    python benchmarks/sources.py            # what is stale, writes benchmarks/results/sources.md
-    python benchmarks/sources.py --quick    # small, writes nothing; fails beyond the goals
-    python benchmarks/sources.py --only pairs   # some parts, others as before
+    python benchmarks/sources.py            # stale parts, writes benchmarks/results/sources.md
+    python benchmarks/sources.py --quick    # small, writes nothing; fails if a goal is missed
+    python benchmarks/sources.py --only pairs   # these parts, the others stay
 
-The default guard at 1 %, adopted on one source. The documents of another one arrive in four
-slicings, and count when they are held or recalled at the end of the day. Tickets, release notes,
+The default guard at 1 %, adopted on one source. The documents of another source arrive in four
+slicings, and count if they are held or recalled by the end of the day. Tickets, release notes,
 footers, boxes and edits are our own; everything else comes from `RAGSHIELD_DATA`.
 """
 
@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one knowledge base a core
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one knowledge base per core
 
 import numpy as np
 from corpora import from_source, load, read_rows
@@ -41,11 +41,11 @@ from ragshield_core.store.opening import learn_store
 FPR = 0.01
 SLICINGS: dict[str, int | None] = {"ones": 1, "twenties": 20, "hundreds": 100, "at once": None}
 JOINING, KNOWN, OWN = 250, 3_000, 250
-# Goals. A quick run has a few hundred documents a row and small knowledge bases: it fails where as
-# much is held as before sources were compared with themselves, .3 to 1.0.
+# Goals. A quick run has a few hundred documents a row and small knowledge bases: it only fails at
+# shares like those before sources were compared with themselves, .3 to 1.0.
 MOST_HELD, MOST_ON_AVERAGE, MOST_RECALLED, MOST_APART = 0.02, 0.012, 0.002, 0.01
 SLACK = 0.2
-SECONDS = 25  # a row: its four slicings, on one core
+SECONDS = 25  # per row with its four slicings, on one core
 
 SITES = {
     "Datasette docs": "simonw/datasette",
@@ -130,13 +130,13 @@ def named(batch: Batch, name: str) -> Batch:
 
 
 def texts_of(name: str, file: str, ids: list[str], texts: list[str], documents: list[str]) -> Batch:
-    """Return texts that have no vectors beside them."""
+    """Return texts of a corpus without stored vectors."""
     vectors = embedded(file, texts)
     return named(Batch.of(ids=ids, texts=texts, embeddings=vectors, lineages=documents), name)
 
 
 def site(name: str) -> Batch:
-    """Return a documentation site, page after page."""
+    """Return a documentation site, by page."""
     rows = [row for row in read_rows("doc_sites") if row["site"] == SITES[name]]
     ids, texts = [row["id"] for row in rows], [row["text"] for row in rows]
     return texts_of(name, "doc_sites", ids, texts, [row["path"] for row in rows])
@@ -152,7 +152,7 @@ def translated(language: str) -> Batch:
 
 
 def own(texts: list[str]) -> Batch:
-    """Return texts of our own, each a document."""
+    """Return our own texts, each a document."""
     ids = [str(number) for number in range(len(texts))]
     return Batch.of(ids=ids, texts=texts, embeddings=embedded("own", texts), lineages=ids)
 
@@ -169,7 +169,7 @@ def good(corpus: str) -> Batch:
 
 
 def clean_half() -> Batch:
-    """Return the passages of RAMDocs that state nothing wrong, question after question."""
+    """Return the passages of RAMDocs without wrong statements, by question."""
     rows = read_rows("ramdocs_half")
     return load("ramdocs_half").take([i for i, r in enumerate(rows) if r["kind"] != "misinfo"])
 
@@ -186,33 +186,33 @@ def first(batch: Batch, n: int) -> Batch:
     return batch.take(range(min(n, len(batch))))
 
 
-# What joins, and what becomes of it
+# Cases and outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A knowledge base, what joins it, and the share that may be held."""
+    """A knowledge base, a source that joins it, and the share that may be held."""
 
     base: str
     joins: str
     known: Batch
     arriving: Batch
-    by_page: bool = False  # page by page, instead of in slicings
+    by_page: bool = False  # page by page instead of in slicings
     most: float = MOST_HELD
-    on_average: bool = False  # counts for the mean of all pairs
+    on_average: bool = False  # counts towards the mean of all pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The outcome of a case."""
 
-    case: tuple[str, str, float, bool]  # knowledge base, what joins, most, on average
+    case: tuple[str, str, float, bool]  # knowledge base, joining source, most, on average
     n: int
     shares: dict[str, float]  # by slicing
     recalled: float
     others: int
     by: str
-    holes: int | None = None  # pages of which a part is held
+    holes: int | None = None  # number of partly held pages
 
     def __str__(self) -> str:
         """Return the line of the table."""
@@ -234,12 +234,12 @@ def case(base: str, joins: str, known: int = KNOWN, n: int = JOINING, **more: An
 
 
 def quick() -> list[Case]:
-    """Return a few cases whose vectors are at hand, but for a hundred tickets."""
+    """Return a few cases with stored vectors, except a hundred tickets."""
     names, known, n = ("Wikipedia", "AWS docs", "mails"), 1_000, 120
     found = [case(b, j, known, n, on_average=True) for b in names for j in names if b != j]
     found.append(case("Wikipedia", "RAMDocs, clean half", known, n, most=0.03))
     found.append(case("AWS docs", "tickets", known, n))
-    # A line more or less moves the vector of a page little; here it keeps the one it has.
+    # One line hardly moves the vector of a page; here the page keeps its vector.
     pages = first(source("AWS docs"), known)
     return found + rewritten("AWS docs", pages, n, lambda before, _: before.embeddings)
 
@@ -250,7 +250,7 @@ def pairs() -> list[Case]:
 
 
 def languages() -> list[Case]:
-    """Return sites and passages in other languages than that of the knowledge base."""
+    """Return sites and passages in languages other than the knowledge base's."""
     english = concatenate([source("Datasette docs"), source("Svelte docs")])
     passages = concatenate([source("XQuAD, English"), first(source("Wikipedia"), 2_000)])
     joining = [("Datasette + Svelte", english, name) for name in SITES if ", " in name]
@@ -278,9 +278,9 @@ def others() -> list[Case]:
     return [case(base, joins) for base, joins in joining] + ambiguous
 
 
-# Updates of what is known
+# Updates of known sources
 
-Embed = Callable[[Batch, list[str]], np.ndarray]  # of new texts, and the entries before
+Embed = Callable[[Batch, list[str]], np.ndarray]  # (old entries, new texts) -> vectors
 
 
 def known_site() -> list[Case]:
@@ -303,7 +303,7 @@ def known_site() -> list[Case]:
 
 
 def rewritten(base: str, known: Batch, n: int, embed: Embed) -> list[Case]:
-    """Return the same pages with a footer line, and with a warning box, on each."""
+    """Return cases of the same pages with a footer line, and with a warning box."""
     pages = list(rows_of_pages(known).values())
     footers = updated(
         [rows[-1] for rows in pages][:n], known, lambda text: f"{text}\n\n{FOOTER}", embed
@@ -329,7 +329,7 @@ def updated(
     change: Callable[[str], str],
     embed: Embed,
 ) -> Batch:
-    """Return new versions of some entries, under their ids."""
+    """Return new versions of some entries, under the same ids."""
     chosen = batch.take(rows)
     texts = [change(text) for text in chosen.texts]
     vectors = embed(chosen, texts).astype(np.float32)
@@ -337,10 +337,10 @@ def updated(
 
 
 def a_year_later(batch: Batch, embed: Embed) -> tuple[Batch, Batch]:
-    """Return a site as of a year ago, and all pages as they are now, with edits.
+    """Return a site of a year ago, and its edited pages of today.
 
-    A tenth of the pages is new. In a third of the chunks of the others a line is gone, a line of
-    another page stands there, or versions and years went up by one.
+    A tenth of the pages is new. A third of the chunks of the others has lost a line, has gained a
+    line of another page, or has all its numbers, such as versions and years, increased by one.
     """
     rng = np.random.default_rng(0)
     pages = list(rows_of_pages(batch).values())
@@ -357,7 +357,7 @@ def a_year_later(batch: Batch, embed: Embed) -> tuple[Batch, Batch]:
 
 
 def edit(text: str, lines: Sequence[str], rng: np.random.Generator) -> str:
-    """Return a text as somebody edited it."""
+    """Return a text with a random edit."""
     kind, own_lines = rng.integers(3), text.splitlines()
     at = int(rng.integers(len(own_lines) or 1))
     if kind == 0 and len(own_lines) > 1:
@@ -371,7 +371,7 @@ def edit(text: str, lines: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def by_base(cases: Sequence[Case]) -> list[list[Case]]:
-    """Return cases with those of the same knowledge base together."""
+    """Return cases grouped by knowledge base."""
     found: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
         found.setdefault((case.base, len(case.known)), []).append(case)
@@ -379,7 +379,7 @@ def by_base(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def measured(part: str, number: int) -> list[Row]:
-    """Return what becomes of the cases of one knowledge base."""
+    """Return the outcomes of the cases of one knowledge base."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     cases = by_base(PARTS[part]())[number]
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://"))
@@ -391,7 +391,7 @@ def measured(part: str, number: int) -> list[Row]:
 
 
 def row_of(case: Case, saved: Path, slicings: dict[str, int | None]) -> Row:
-    """Return what becomes of a case in each slicing."""
+    """Return the outcome of a case in each slicing."""
     if case.by_page:
         pages = [case.arriving.take(rows) for rows in rows_of_pages(case.arriving).values()]
         found = {"page by page": arrive(opened(saved), pages, case.known)}
@@ -415,7 +415,7 @@ def row_of(case: Case, saved: Path, slicings: dict[str, int | None]) -> Row:
 
 
 def holes(pages: Batch, outcome: Outcome) -> int:
-    """Return of how many pages a part is held, and not all."""
+    """Return the number of pages that are partly held."""
     shares = [float(outcome.out[rows].mean()) for rows in rows_of_pages(pages).values()]
     return sum(0 < share < 1 for share in shares)
 
@@ -445,7 +445,7 @@ def _worst(what: str, figures: list[float], bound: float) -> tuple[str, bool]:
 
 
 def lines_of(part: str, rows: Sequence[Row], slack: float) -> list[str]:
-    """Return the table of a part, and which of its goals are met."""
+    """Return the table of a part, with its missed goals."""
     met = goals(rows, slack)
     lines = [f"\n## {TITLES[part]}\n", COLUMNS, *map(str, rows), ""]
     lines.append(f"Goals met: {sum(ok for _, ok in met)} of {len(met)}. Not met:\n")
@@ -475,7 +475,7 @@ def main() -> None:
     slack, broken = SLACK if arguments.quick else 0.0, []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for part in wanted:
-            cases = PARTS[part]()  # embeds what is missing, in this process
+            cases = PARTS[part]()  # embeds missing vectors in this process
             minutes = len(cases) * SECONDS / 60 / (os.cpu_count() or 1)
             print(f"{part}: {len(cases)} rows, at most {minutes:.0f} minutes", flush=True)
             numbers = range(len(by_base(cases)))

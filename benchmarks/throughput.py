@@ -1,12 +1,12 @@
-"""Eight processes that write into one database at once, against one that writes as much.
+"""Throughput of eight processes that write into one database, compared with one process.
 
     python benchmarks/throughput.py                  # writes benchmarks/results/throughput.md
-    python benchmarks/throughput.py --entries 1000   # of each process, instead of 5,000
+    python benchmarks/throughput.py --entries 1000   # entries per process, instead of 5,000
     python benchmarks/throughput.py --quick          # two processes, SQLite only, writes nothing
 
-Every process opens the same guard (``Guard.open``), which has all detectors and knows nothing yet,
-and the same store. In the end every entry must be in the store or held, and never in both, and the
-guard must know what is in the store.
+Every process opens the same store and the same guard (``Guard.open``), which has all detectors and
+no entries yet. At the end every entry must be either in the store or held, and the guard must know
+exactly the stored entries.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Done(NamedTuple):
-    """What a process says in the end."""
+    """The report of a process at its end."""
 
     errors: list[str]
-    milliseconds: list[float]  # of each write
+    milliseconds: list[float]  # time of each write
 
 
 class Result(NamedTuple):
-    """What came of all of them."""
+    """The result of all processes."""
 
     seconds: float
     held: int
@@ -55,7 +55,7 @@ class Result(NamedTuple):
 def work(
     url: str, rows: Batch, mine: Sequence[int], store: MutableMapping[str, int], pipe: Connection
 ) -> None:
-    """Write some of the rows in batches, once the parent says so."""
+    """Write some of the rows in batches, after a signal from the parent."""
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     errors, times = [], []
     with closing(Guard.open(url)) as guard:
@@ -66,14 +66,14 @@ def work(
             begin = time.perf_counter()
             try:
                 keeper.write(mine[start : start + BATCH])
-            except Exception as error:  # noqa: BLE001 - none is to reach the user
+            except Exception as error:  # noqa: BLE001 - counted: users must see no error
                 errors.append(f"{type(error).__name__}: {error}")
             times.append(1000 * (time.perf_counter() - begin))
     pipe.send(Done(errors, times))
 
 
 def measure(url: str, rows: Batch, n: int) -> Result:
-    """Return what came of so many processes that write all rows."""
+    """Return the result of n processes that write all rows."""
     context = multiprocessing.get_context("spawn")
     parts = np.array_split(np.arange(len(rows)), n)
     with context.Manager() as manager:
@@ -84,7 +84,7 @@ def measure(url: str, rows: Batch, n: int) -> Result:
             ours, theirs = context.Pipe()
             child = context.Process(target=work, args=(url, rows, part.tolist(), store, theirs))
             child.start()
-            theirs.close()  # so that a child that fails is noticed
+            theirs.close()  # so that the failure of a child is noticed
             pipes.append(ours)
             children.append(child)
         for pipe in pipes:

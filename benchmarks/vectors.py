@@ -1,6 +1,6 @@
-"""Vectors of texts that have none beside their corpus: embedded once, and kept in a folder.
+"""Vectors of corpora without stored vectors: embedded once, and cached in a folder.
 
-python benchmarks/vectors.py doc_sites.npz xquad_passages.npz   # taken over: `ids`, `embeddings`
+python benchmarks/vectors.py doc_sites.npz xquad_passages.npz   # imports `ids`, `embeddings`
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rich.progress import Progress
 from ragshield_core.huggingface.minilm import MiniLM
 
 VARIABLE = "RAGSHIELD_VECTORS"
-SAVED_EVERY = 1_000  # texts: an interrupted run loses no more than that
+SAVED_EVERY = 1_000  # texts; an interrupted run loses at most these
 
 
 def vectors_folder() -> Path:
-    """Return the folder of vectors: ``RAGSHIELD_VECTORS``, else one in the user's cache."""
+    """Return the folder of vectors: ``RAGSHIELD_VECTORS``, else a folder in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get(VARIABLE) or cache / "ragshield-benchmarks")
 
 
 def use_folder(folder: Path | None) -> None:
-    """Take another folder of vectors, in this process and in those that it starts."""
+    """Use another folder of vectors in this process and its children."""
     if folder is not None:
         os.environ[VARIABLE] = str(folder)
 
@@ -39,7 +39,7 @@ class Model(Protocol):
     """An embedding model."""
 
     def embed(self, texts: Sequence[str], progress: Callable[[int], object]) -> ArrayLike:
-        """Return a vector of each text; ``progress`` hears how many more are done."""
+        """Return a vector of each text; ``progress`` gets the number of newly finished texts."""
         ...
 
 
@@ -49,11 +49,11 @@ def embedded(name: str, texts: Sequence[str], model: Callable[[], Model] = MiniL
     Parameters
     ----------
     name
-        Of the file in the folder of vectors; any number of sets of texts may share one.
+        Name of the file in the folder of vectors; several sets of texts may share one.
     texts
-        Each is embedded once, and found by its hash after that.
+        The texts; each is embedded once, and then found by its hash.
     model
-        Makes the one that all vectors of that file are of; called where a text is missing.
+        Makes the model of all vectors in that file; called only if a text is missing.
     """
     path = vectors_folder() / f"{name}.npz"
     known = _read(path)
@@ -67,7 +67,7 @@ def embedded(name: str, texts: Sequence[str], model: Callable[[], Model] = MiniL
 
 
 def take_over(path: Path) -> None:
-    """Keep vectors of a corpus, named as the file, that somebody has made with the same model."""
+    """Import vectors of the corpus with the file's name, made with the same model."""
     with np.load(path, allow_pickle=False) as file:
         vectors = dict(zip(file["ids"].tolist(), file["embeddings"], strict=True))
     texts = {row["id"]: row["text"] for row in read_rows(path.stem)}

@@ -1,7 +1,7 @@
-"""Several processes, one guard: poison that is spread over them, found as by one process.
+"""Several processes with one guard: recall of poison spread over them, against one process.
 
     python benchmarks/workers.py            # writes benchmarks/results/workers.*, cell by cell
-    python benchmarks/workers.py --resume   # the same, without the cells that are there already
+    python benchmarks/workers.py --resume   # the same, without existing cells
     python benchmarks/workers.py --quick    # two processes, SQLite only, writes nothing
 
 Every process opens the same guard (``Guard.open``) and the same store. The texts of a target come
@@ -41,7 +41,7 @@ KNOWN = 8_000
 AT_ONCE = 0.2
 PROCESSES = (1, 2, 4, 8)
 CORPORA = {"Wikipedia": "wikipedia", "web": "web + nq"}
-# Clean passages that follow.
+# Number of clean passages after each attack text.
 CLEAN_AMONG = {"Wikipedia": 0, "web": 2}
 TEXTS = {"raw": "text", "black-box": "text_blackbox"}
 RESULTS = Path(__file__).parent / "results"
@@ -62,33 +62,33 @@ Seconds: while they come, one process after the other but for those, on {cores} 
 
 
 class Cell(NamedTuple):
-    """What is measured once."""
+    """One measurement: the settings of a row."""
 
     corpus: str
     per_target: int
     kind: str
     texts: str
     processes: int
-    turned: bool = False  # of two that come at the same instant, the other one is first
+    turned: bool = False  # swaps the two texts of each instant
 
     @property
     def name(self) -> str:
-        """How it is called among the results."""
+        """Name of the cell in the results."""
         return " | ".join(map(str, self[:5])) + " | turned" * self.turned
 
     @property
-    def who(self) -> str:
-        """Return by whom the texts are written."""
+    def writers(self) -> str:
+        """Number of processes, as shown in the table."""
         return f"{self.processes}{', pairs turned' * self.turned}"
 
     @property
-    def of_one(self) -> str:
-        """The name of what it is compared with."""
+    def baseline(self) -> str:
+        """Name of the baseline cell with one process."""
         return self._replace(processes=1, turned=False).name
 
 
 class Result(NamedTuple):
-    """What came of a cell: the numbers of the texts that are held, of how many, in how long."""
+    """Result of a cell: numbers of the held texts, number of all texts, and seconds."""
 
     held: list[int]
     of: int
@@ -96,7 +96,7 @@ class Result(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is adopted, and what comes then."""
+    """The adopted entries, and the poison and clean entries of the stream."""
 
     known: Batch
     poison: Batch
@@ -104,12 +104,12 @@ class Parts(NamedTuple):
 
 
 def quiet() -> None:
-    """Say nothing of single writes."""
+    """Turn off log messages about single writes."""
     logging.getLogger("ragshield").setLevel(logging.ERROR)
 
 
 def work(url: str, rows: Batch, store: MutableMapping[str, int], pipe: Connection) -> None:
-    """Write what the parent asks for."""
+    """Write the rows that the parent sends."""
     quiet()
     with closing(Guard.open(url)) as guard:
         keeper = RowKeeper(guard, rows, store)
@@ -120,7 +120,7 @@ def work(url: str, rows: Batch, store: MutableMapping[str, int], pipe: Connectio
 
 
 def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
-    """Return which texts come at the same instant, one instant after the other."""
+    """Return the texts of each instant, in order."""
     rng = np.random.default_rng(seed)
     waiting = defaultdict(list)
     for number in rng.permutation(len(targets)).tolist():
@@ -134,7 +134,7 @@ def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
 
 
 def schedule(parts: Parts, targets: Sequence[str], *, turned: bool) -> list[list[list[int]]]:
-    """Return batches of rows that come at the same instant, one instant after the other."""
+    """Return the batches of rows of each instant, in order."""
     known, poison, clean = map(len, parts)
     instants = order(targets)
     after = np.array_split(known + poison + np.arange(clean), len(instants))
@@ -150,14 +150,14 @@ def schedule(parts: Parts, targets: Sequence[str], *, turned: bool) -> list[list
 def working(
     url: str, rows: Batch, store: MutableMapping[str, int], n: int
 ) -> Iterator[list[Connection]]:
-    """Yield pipes to so many processes that write what they are sent."""
+    """Yield pipes to n processes, which write the rows that they receive."""
     context = multiprocessing.get_context("spawn")
     pipes, children = [], []
     for _ in range(n):
         ours, theirs = context.Pipe()
         children.append(context.Process(target=work, args=(url, rows, store, theirs)))
         children[-1].start()
-        theirs.close()  # so that a child that fails is noticed
+        theirs.close()  # so that the failure of a child is noticed
         pipes.append(ours)
     for pipe in pipes:
         pipe.recv()
@@ -171,7 +171,7 @@ def working(
 def spread(
     url: str, parts: Parts, targets: Sequence[str], n: int, *, turned: bool = False
 ) -> Result:
-    """Return what so many processes hold of poison, on a database that has adopted the known."""
+    """Return the poison held by n processes on a database with the adopted entries."""
     known, poison, _ = parts
     rows = concatenate(parts)
     with multiprocessing.get_context("spawn").Manager() as manager:
@@ -200,7 +200,7 @@ def spread(
 
 
 class Adopted:
-    """Databases in which a guard has adopted a corpus, made when asked for."""
+    """Databases in which a guard has adopted a corpus, made on demand."""
 
     def __init__(self, kinds: dict[str, Databases], known: int) -> None:
         self._kinds, self._known = kinds, known
@@ -208,20 +208,20 @@ class Adopted:
         self._urls: dict[tuple[str, str], str] = {}
 
     def _corpus(self, name: str) -> Batch:
-        """Return a corpus in random order; the first of it are known."""
+        """Return a corpus in random order; its first entries are known."""
         if name not in self._corpora:
             whole = knowledge_base(CORPORA[name])
             self._corpora[name] = whole.take(np.random.default_rng(0).permutation(len(whole)))
         return self._corpora[name]
 
     def parts(self, name: str, poison: Batch) -> Parts:
-        """Return what is known, and what comes."""
+        """Return the adopted entries, and those of the stream."""
         corpus, end = self._corpus(name), self._known + CLEAN_AMONG[name] * len(poison)
         known, clean = range(self._known), range(self._known, end)
         return Parts(corpus.take(known), poison, corpus.take(clean))
 
     def copy(self, name: str, kind: str) -> str:
-        """Return the URL of a database of its own in which the corpus is adopted."""
+        """Return the URL of a new copy of the database with the adopted corpus."""
         made = self._kinds[kind]
         if (name, kind) not in self._urls:
             self._urls[name, kind] = made.new()
@@ -241,10 +241,10 @@ def table(results: dict[str, Result], cells: Sequence[Cell]) -> str:
         if cell.name not in results:
             continue
         held, of, seconds = results[cell.name]
-        one = results[cell.of_one].held
+        one = results[cell.baseline].held
         difference = (len(held) - len(one)) / of
         lines.append(
-            f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.who} "
+            f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.writers} "
             f"| {proportion_interval(len(held), of)} | {difference:+.3f} "
             f"| {len(set(held) ^ set(one))} | {seconds:.0f} |"
         )

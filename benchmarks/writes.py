@@ -1,11 +1,11 @@
-"""Measure guarded writes: bare store, screening alone, guarded in memory and in databases.
+"""Time of writes: bare store, screening alone, guarded in memory and in databases.
 
     python benchmarks/writes.py            # writes benchmarks/results/writes.md
     python benchmarks/writes.py --quick    # small, SQLite only, writes nothing
     python benchmarks/writes.py --profile  # SQLite, batches of 100 and of 1: time by function
 
-All detectors; vectors are given. Processor time is that of the writing process, so that what the
-server of PostgreSQL does is seen in wall time only.
+All detectors; vectors are given. Processor time counts the writing process; the work of the
+PostgreSQL server shows in wall time only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard, Quarantine
 
-# Batch -> how many writes are measured, after two that warm up.
+# Size of batch -> number of measured writes, after two warm-up writes.
 WRITES = {1: 40, 100: 6, 600: 1}
 WARM_UP = 2
 KNOWN = (1_000, 5_000, 20_000)
@@ -42,7 +42,7 @@ Write = Callable[[Sequence[int]], object]
 
 
 def timed(write: Write, rows: Iterator[int], size: int, n: int) -> np.ndarray:
-    """Return milliseconds of processor and of wall time of each write, shape (n, 2)."""
+    """Return the milliseconds of processor and wall time of each write, shape (n, 2)."""
     times = []
     for _ in range(n):
         some = [next(rows) for _ in range(size)]
@@ -53,7 +53,7 @@ def timed(write: Write, rows: Iterator[int], size: int, n: int) -> np.ndarray:
 
 
 def kept(guard: Guard, rows: Batch, store: dict[str, int] | None = None) -> Write:
-    """Return what writes rows through a guard into a store, an empty one by default."""
+    """Return a function that writes rows through a guard into a store, by default an empty one."""
     return RowKeeper(guard, rows, {} if store is None else store).write
 
 
@@ -67,13 +67,13 @@ def lines(what: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[
 
 
 def adopted(rows: Batch, known: int, url: str) -> None:
-    """Make a guard in a database that knows the first rows."""
+    """Make a guard in a database, and let it adopt the first rows."""
     with closing(Guard.open(url)) as guard:
         guard.adopt(rows.take(range(known)))
 
 
 def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]:
-    """Yield the lines of all ways to write, at one size of the knowledge base."""
+    """Yield the lines of each way to write, at one size of the knowledge base."""
     coming = range(known, len(rows))
     with TemporaryDirectory() as folder:
         guard = Guard.default(quarantine=Quarantine("sqlite://"))
@@ -95,7 +95,7 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
 
 
 def growth(rows: Batch, url: str) -> str:
-    """Say how evenly a guard writes batches of 100 that begins with nothing."""
+    """Return a sentence about the write times of a guard that grows from nothing."""
     store: dict[str, int] = {}
     with closing(Guard.open(url)) as guard:
         write = kept(guard, rows, store)
@@ -116,7 +116,7 @@ def growth(rows: Batch, url: str) -> str:
 
 
 def profile(rows: Batch, known: int, made: Databases) -> None:
-    """Print where a guarded write spends its time."""
+    """Print the time of a guarded write by function."""
     url = made.new()
     adopted(rows, known, url)
     with closing(Guard.open(url)) as guard:
