@@ -1,4 +1,4 @@
-"""Documents in files: their text, where it stands, and what in it people do not see.
+"""Readers of documents in files: their text, its places, and text that people do not see.
 
-Audits and the loaders of both frameworks read files through here.
+Audits and the loaders of both frameworks read files with this package.
 """

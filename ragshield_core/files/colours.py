@@ -1,13 +1,13 @@
-"""When letters cannot be read: their size, and their colour on what is behind them."""
+"""Unreadable letters: too small, or of the colour behind them."""
 
 from __future__ import annotations
 
 Colour = tuple[float, float, float]
 
 WHITE: Colour = (1.0, 1.0, 1.0)
-# Sum of the distances of red, green and blue; as the detector of hidden HTML has it.
+# Largest sum of the differences of red, green and blue; the same as for hidden HTML.
 _ALIKE = 24 / 255
-# Letters up to that are no letters to a reader, in points.
+# Largest size of letters that nobody can read, in points.
 TINY = 2.0
 
 SAME_COLOUR = "letters of the colour behind them"
@@ -15,12 +15,12 @@ SMALL = "letters too small to read"
 
 
 def alike(front: Colour, behind: Colour) -> bool:
-    """Return whether letters of one colour vanish on another."""
+    """Return whether letters of one colour are invisible on another."""
     return sum(abs(a - b) for a, b in zip(front, behind, strict=True)) <= _ALIKE
 
 
 def from_hex(value: str | None) -> Colour | None:
-    """Return the colour that six digits name, with or without a sign in front."""
+    """Return the colour of six hexadecimal digits, with or without a number sign."""
     digits = (value or "").removeprefix("#")
     if len(digits) != 6:  # noqa: PLR2004
         return None

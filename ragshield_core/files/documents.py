@@ -1,4 +1,4 @@
-"""One file as passages, whatever its format and encoding: text, JSON and tables are read here."""
+"""Passages of one file of any format and encoding; reads text, JSON and tables itself."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ragshield_core.files.pages import page
 from ragshield_core.files.passages import Passage, UnreadError, paragraphs
 from ragshield_core.files.worker import BINARIES, Worker
 
-# Bytes of a file; one that is larger is none that people have written.
+# Most bytes of a file; people do not write larger ones.
 LARGEST = 1 << 28
 _DELIMITERS = ",;\t|"
-# Characters of one field; csv allows 131,072 by default.
+# Most characters of one field; csv allows 131,072 by default.
 _LONGEST_FIELD = 1 << 24
 
 
 def json_values(text: str) -> Iterator[Passage]:
-    """Yield what the values of a JSON file say, a record a passage."""
+    """Yield the texts of a JSON file, one passage per record."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -34,7 +34,7 @@ def json_values(text: str) -> Iterator[Passage]:
 
 
 def json_lines(text: str) -> Iterator[Passage]:
-    """Yield what the values of JSON Lines say, a line a passage."""
+    """Yield the texts of JSON Lines, one passage per line."""
 
     def values() -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(text.split("\n"), 1):
@@ -49,7 +49,7 @@ def json_lines(text: str) -> Iterator[Passage]:
 
 
 def table(text: str) -> Iterator[Passage]:
-    """Yield the rows of a table, each value behind the name of its column."""
+    """Yield the rows of a table, each value after the name of its column."""
     usual = csv.field_size_limit(_LONGEST_FIELD)  # of the whole process
     head = text.partition("\n")[0]
     delimiter = max(_DELIMITERS, key=head.count)
@@ -97,7 +97,7 @@ def _records(values: Iterable[tuple[int, Any]], unit: str) -> Iterator[Passage]:
 
 
 def _said(value: Any, name: str) -> Iterator[str]:
-    """Yield the texts and numbers of a value, each behind its name."""
+    """Yield the texts and numbers of a value, each after its name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _said(inner, key)
@@ -118,13 +118,13 @@ TEXTS: dict[str, Callable[[str], Iterator[Passage]]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), json_lines),
     ".json": json_values,
 }
-# Formats whose lines are read from compressed files as well.
+# Formats of lines, which are read from compressed files as well.
 LINES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 ENDINGS = (*TEXTS, *BINARIES, *(f"{ending}.gz" for ending in LINES))
 
 
 def ending_of(name: str) -> str | None:
-    """Return the ending by which a file is read, ``None`` where none is known.
+    """Return the ending that selects the reader of a file, ``None`` if no reader fits.
 
     Examples
     --------
@@ -140,7 +140,13 @@ def ending_of(name: str) -> str | None:
 
 
 def read_document(path: Path, worker: Worker, largest: int = LARGEST) -> tuple[list[Passage], str]:
-    """Return the passages of a file, and a text's encoding; errors hold nothing of the file."""
+    """Return the passages of a file, and its encoding if it is a text.
+
+    Raises
+    ------
+    UnreadError
+        If the file cannot be read; the message says why, without content of the file.
+    """
     ending = ending_of(path.name)
     if ending is None:
         msg = "of no known format"
@@ -178,21 +184,21 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# So many bytes tell the encoding of a file.
+# Bytes from which the encoding of a file is guessed.
 _SAMPLE = 1 << 18
-# Without a mark of order, half of the bytes of UTF-16 in most scripts are zeros.
+# Least share of zeros in UTF-16 without a byte order mark: in most scripts, every other byte is 0.
 _ZEROS = 0.3
-# A text holds fewer control characters than that.
+# Largest share of control characters in a text.
 _CONTROLS = 0.02
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    r"""Return the text of a file and the name of its encoding; ends of lines become ``\n``.
+    r"""Return the text of a file and the name of its encoding; line ends become ``\n``.
 
     Raises
     ------
     UnreadError
-        If it is no text.
+        If the data are not text.
 
     Examples
     --------

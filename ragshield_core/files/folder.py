@@ -1,4 +1,4 @@
-"""Files and folders as chunks, and what became of each file."""
+"""Chunks of files and folders, with the outcome of each file."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Outcome = Literal["read", "skipped", "unread"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOutcome:
-    """What became of a file or, where nothing in it was looked at, of a folder."""
+    """The outcome of a file, or of a folder whose files were not read."""
 
     name: str  # the path within the folder
     outcome: Outcome  # whether it was read, left out on purpose, or could not be read
     why: str = ""  # why it was not read; empty for one that was
     entries: int = 0  # number of chunks
     encoding: str = ""  # of a text
-    # Number of places that hold text which people do not see, comments and the like included
+    # Number of places with text that people do not see, such as comments
     hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What became of each file of a folder, by name."""
+    """The outcome of each file of a folder, by name."""
 
     files: tuple[FileOutcome, ...] = ()
 
@@ -43,7 +43,7 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
-        """Whether every file was read that was meant to be."""
+        """Whether every file was read, except those left out on purpose."""
         return not self.of("unread")
 
     def summary(self) -> str:
@@ -62,6 +62,13 @@ class Coverage:
             f"skipped, {len(unread)} could not be read."
         )
 
+<<<<<<< ours
+=======
+    def to_dict(self) -> dict[str, Any]:
+        """Return the coverage as JSON-ready values."""
+        return {"summary": self.summary(), "files": [asdict(file) for file in self.files]}
+
+>>>>>>> theirs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
@@ -75,7 +82,7 @@ class Folder:
         Globs of paths within the folder, such as ``"*.md"`` or ``"drafts/*"``; ``*`` matches
         folders as well. Without ``include``, all files count.
     largest, seconds
-        Bytes of a file, and seconds for one that a library reads; what exceeds them is not read.
+        Limits of a file: its bytes, and seconds if a library reads it. Beyond them it is unread.
     """
 
     path: Path
@@ -85,7 +92,7 @@ class Folder:
     seconds: float = SECONDS
 
     def read(self) -> Iterator[tuple[FileOutcome, list[Chunk]]]:
-        """Yield what became of each file, with its chunks, by name; raises for no file."""
+        """Yield the outcome and chunks of each file, by name; unreadable files do not raise."""
         with closing(Worker(self.seconds)) as worker:
             for path, name, outcome, why in self._files():
                 shown = shown_name(name)
@@ -109,8 +116,20 @@ class Folder:
                 )
                 yield became, chunks
 
+<<<<<<< ours
     def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
-        """Yield files by name, each with whether it is to be read, and why if not."""
+        """Yield path, name and planned outcome of each file, with a reason if it is not read."""
+=======
+    def holds_documents(self) -> bool:
+        """Return whether any file would be read."""
+        return any(outcome == "read" for _, _, outcome, _ in self._files())
+
+    def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
+        """Yield path, name and planned outcome of each file, with a reason if it is not read."""
+        if not self.path.is_dir():
+            yield self.path, self.path.name, *self._judged(self.path, self.path.name)
+            return
+>>>>>>> theirs
         found: list[tuple[Path, str, Outcome, str]] = []
 
         def add(path: Path, outcome: Outcome = "skipped", why: str = "") -> None:
@@ -162,13 +181,13 @@ def _dotted(name: str) -> str:
 
 
 def matches(name: str, globs: Sequence[str]) -> bool:
-    """Return whether one of the globs is for a path within a folder, or for its last part."""
+    """Return whether one of the globs matches a path within a folder, or its last part."""
     base = name.rpartition("/")[2]
     return any(fnmatchcase(name, glob) or fnmatchcase(base, glob) for glob in globs)
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a file as text that can be stored: bytes that are none are spelt out."""
+    """Return a file name as text that can be stored; undecodable bytes are escaped."""
     if not unfit(name):
         return name
     return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -1,4 +1,4 @@
-"""Passages of files in which XML is packed: Word, OpenDocument and EPUB, with text not shown."""
+"""Passages of zipped XML files (Word, OpenDocument and EPUB), with their hidden text."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ragshield_core.files.passages import Passage, UnreadError
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-# Bytes of all parts together, unpacked: books with their pictures have less.
+# Most bytes of all parts together, unpacked; books with pictures have fewer.
 MOST_UNPACKED = 1 << 28
-# Of one part that is read.
+# Most bytes of one part that is read.
 MOST_OF_A_PART = 1 << 26
 MOST_PARTS = 20_000
-# How old Word files begin, and new ones that are encrypted.
+# First bytes of old Word files, and of new ones that are encrypted.
 _COMPOUND = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED = 1
-# How deep styles are based on others.
+# Most styles in a chain of styles that are based on others.
 _DEEPEST = 10
 
 
 class _Package:
-    """A zip archive of which parts are read in memory, never written anywhere."""
+    """A zip archive; its parts are read in memory and never written to disk."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -73,7 +73,7 @@ class _Package:
         return data
 
     def xml(self, name: str) -> Element:
-        """Return a part as a tree; raises if it is not XML, or declares entities."""
+        """Return a part as a tree; raises if it is not XML or declares entities."""
         from defusedxml.common import DefusedXmlException  # noqa: PLC0415 - of an extra
         from defusedxml.ElementTree import ParseError, fromstring  # noqa: PLC0415
 
@@ -94,9 +94,9 @@ def _beside(said: str, number: int, kind: str) -> Iterator[Passage]:
 
 
 def _passages(parts: Iterable[tuple[tuple[str, float], str]], number: int) -> Iterator[Passage]:
-    """Yield what is seen of a paragraph, then what is not.
+    """Yield the visible text of a paragraph, then its hidden texts.
 
-    Its parts come with what hides them (an empty text for what is seen), and how surely.
+    Each part has the reason why it is hidden (empty if it is visible), and how sure that is.
     """
     parts = list(parts)
     if seen := " ".join("".join(text for (kind, _), text in parts if not kind).split()):
@@ -116,13 +116,13 @@ _BODY, _STYLES = "word/document.xml", "word/styles.xml"
 _PARTS = re.compile(r"word/(?:header|footer|footnotes|endnotes)\d*\.xml")
 _COMMENTS, _PROPERTIES = "word/comments.xml", "docProps/core.xml"
 _DELETED = frozenset({_W + "del", _W + "moveFrom", _FALLBACK})
-# The colour behind a box or a table of a style may be any.
+# How sure white is behind a text box or a styled table, which may have any colour.
 _UNKNOWN_BEHIND = 0.3
 _OFF = frozenset({"0", "false", "off", "none"})
 
 
 def word(path: Path) -> Iterator[Passage]:
-    """Yield the paragraphs of a Word file, of its headers and notes, and what stands beside."""
+    """Yield the paragraphs of a Word file, its headers and notes, and the texts beside them."""
     with closing(_Package(path)) as package:
         styles = _Styles(package.xml(_STYLES) if _STYLES in package.names else None)
         if _BODY not in package.names:
@@ -152,7 +152,7 @@ def word(path: Path) -> Iterator[Passage]:
 
 
 def _runs(paragraph: Element) -> Iterator[Element]:
-    """Yield the runs of a paragraph that hold text, not those of paragraphs within it, in order."""
+    """Yield the runs with text of a paragraph in order, without those of inner paragraphs."""
     waiting = list(reversed(paragraph))
     while waiting:
         element = waiting.pop()
@@ -172,7 +172,7 @@ def _text(run: Element) -> str:
 
 
 def _behind(root: Element) -> dict[Element | None, tuple[colours.Colour, float]]:
-    """Return the colour behind paragraphs of a part, and how sure it is; of others under None."""
+    """Return the colour behind each paragraph and how sure it is; the default is under None."""
     sheet = root.find(_W + "background")
     white = (None if sheet is None else colours.from_hex(sheet.get(_W + "color"))) or colours.WHITE
     found: dict[Element | None, tuple[colours.Colour, float]] = {None: (white, 1.0)}
@@ -188,7 +188,7 @@ def _behind(root: Element) -> dict[Element | None, tuple[colours.Colour, float]]
 
 
 class _Styles:
-    """The properties of runs, from themselves, their style and that of the paragraph."""
+    """Properties of runs, from the runs, their styles and the styles of their paragraphs."""
 
     def __init__(self, root: Element | None) -> None:
         self._styles: dict[str, Element] = {}
@@ -209,7 +209,7 @@ class _Styles:
         run: Element,
         behind: dict[Element | None, tuple[colours.Colour, float]],
     ) -> tuple[str, float]:
-        """Return what hides a run, and how surely; an empty text for what is seen."""
+        """Return the reason why a run is hidden (empty if visible), and how sure it is."""
         own, of_paragraph = run.findall(_W + "rPr"), paragraph.findall(_W + "pPr")
         chain = [*own, *self._based(own, "rStyle"), *self._based(of_paragraph, "pStyle")]
         chain += self._default
@@ -230,7 +230,7 @@ class _Styles:
         return (colours.SAME_COLOUR, sure) if colours.alike(front, fill) else ("", 0.0)
 
     def _based(self, properties: list[Element], kind: str) -> Iterator[Element]:
-        """Yield the run properties of a style and of those that it is based on."""
+        """Yield the run properties of a style and of its base styles."""
         named = next((s for p in properties for s in p.findall(_W + kind)), None)
         for _ in range(_DEEPEST):
             style = None if named is None else self._styles.get(named.get(_W + "val", ""))
@@ -241,7 +241,7 @@ class _Styles:
 
 
 def _first(chain: list[Element], name: str) -> Element | None:
-    """Return a property where it is set first."""
+    """Return the first element that sets a property."""
     return next((e for properties in chain for e in properties.findall(_W + name)), None)
 
 
@@ -264,7 +264,7 @@ _POINTS = {"pt": 1.0, "cm": 28.35, "mm": 2.835, "in": 72.0, "px": 0.75}
 
 
 def open_document(path: Path) -> Iterator[Passage]:
-    """Yield the paragraphs of an OpenDocument text, and what stands beside."""
+    """Yield the paragraphs of an OpenDocument text, and the texts beside them."""
     with closing(_Package(path)) as package:
         names = ["content.xml", *({"styles.xml"} & package.names)]
         roots = [package.xml(name) for name in names]
@@ -302,7 +302,7 @@ def _paragraphs(root: Element, looks: _Looks) -> Iterator[tuple[Element, colours
 def _parts(
     element: Element, styles: Sequence[str | None], looks: _Looks, behind: colours.Colour
 ) -> Iterator[tuple[str, str]]:
-    """Yield what hides each text of an element, and the text; not of paragraphs within it."""
+    """Yield each text of an element after the reason why it is hidden; skip inner paragraphs."""
     hidden = looks.hidden(styles, behind)
     if element.tag in _HIDDEN_FIELDS:
         hidden = "hidden field"
@@ -317,7 +317,7 @@ def _parts(
 
 
 class _Looks:
-    """What styles say of letters; those that are named first say it first."""
+    """Properties of letters from styles; the first style that sets a property decides."""
 
     def __init__(self, roots: list[Element]) -> None:
         self._styles = {
@@ -327,11 +327,11 @@ class _Looks:
         }
 
     def hidden(self, styles: Sequence[str | None], behind: colours.Colour) -> str:
-        """Return what hides text in these styles, the innermost first; empty if it is seen."""
+        """Return why text in these styles (innermost first) is hidden; empty if it is visible."""
         if self._property(styles, _TEXT + "display") == "none":
             return "hidden text"
         size = self._property(styles, _FO + "font-size") or ""
-        # A share of the usual size, or none, is large.
+        # A size in per cent, or no size, counts as large.
         if _number(size[:-2]) * _POINTS.get(size[-2:], float("inf")) <= colours.TINY:
             return colours.SMALL
         front = self.colour(styles, "color")
@@ -339,7 +339,7 @@ class _Looks:
         return colours.SAME_COLOUR if front and colours.alike(front, fill) else ""
 
     def colour(self, styles: Sequence[str | None], name: str) -> colours.Colour | None:
-        """Return a colour that styles set."""
+        """Return a colour from the styles."""
         return colours.from_hex(self._property(styles, _FO + name))
 
     def _property(self, styles: Sequence[str | None], name: str) -> str | None:
@@ -376,7 +376,7 @@ def epub(path: Path) -> Iterator[Passage]:
             msg = "a book without pages"
             raise UnreadError(msg)
         for number, href in enumerate(pages, 1):
-            # Names that lead out of the archive are those of no part.
+            # A name outside the archive matches no part.
             name = posixpath.normpath(posixpath.join(posixpath.dirname(main), unquote(href)))
             if name not in package.names and _RIGHTS in package.names:
                 msg = "encrypted"

@@ -1,7 +1,7 @@
-"""Passages of a page of HTML, with what a browser does not show.
+"""Passages of an HTML page, with the text that a browser does not show.
 
-Read in time linear in the page, whatever it holds. Python's ``html.parser`` takes the square of the
-time for a page of ``<!--``, and raises on ``<![foo]>``.
+The time is linear in the length of every page. Python's ``html.parser`` takes quadratic time for a
+page of ``<!--``, and raises on ``<![foo]>``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ragshield_core.detectors.hidden.markup import attributes, hidden_html
 from ragshield_core.detectors.hidden.payload import COMMENT, sureness
 from ragshield_core.files.passages import Passage
 
-# Fewer words are names and labels.
+# Least words of a text; shorter ones are names and labels.
 _FEWEST_WORDS = 4
-# What is for browsers without scripts; most of it is a request to let them run.
+# How sure text for browsers without scripts is hidden; most of it asks to enable scripts.
 _NOSCRIPT = 0.7
 _REQUEST = re.compile(
     r"[^.!?]{0,200}\b(?:javascript|browser|cookies)\b[^.!?]{0,200}[.!?]?", re.IGNORECASE
@@ -32,14 +32,14 @@ _TAGS = re.compile(r"<[^<>]{0,1000}>")
 
 
 def page(text: str, unit: str = "line") -> Iterator[Passage]:
-    """Yield the blocks of a page and marks of what is hidden, in order of place."""
+    """Yield the blocks of a page and marks of its hidden text, in order of place."""
     found: list[tuple[int, str, str, float]] = [(at, block, "", 0.0) for at, block in blocks(text)]
     found += [
         (
             payload.span[0],
             payload.decoded,
             payload.kind,
-            # Who takes the text of a page leaves comments out.
+            # Programs that extract the text of a page leave comments out.
             0.0 if payload.kind == COMMENT else sureness(payload),
         )
         for payload in hidden_html(text)
@@ -53,7 +53,7 @@ def page(text: str, unit: str = "line") -> Iterator[Passage]:
 
 
 def _beside(text: str) -> Iterator[tuple[int, str, str, float]]:
-    """Yield what stands in attributes and in scripts of data."""
+    """Yield the texts of attributes and of data scripts."""
     for _, _, tag in texts_and_tags(text):
         if tag is None or tag.closes:
             continue
@@ -71,7 +71,7 @@ def _beside(text: str) -> Iterator[tuple[int, str, str, float]]:
 
 
 def _inside(text: str, name: str, start: int) -> str:
-    # At most so much: an end that is missing must not be looked for again and again.
+    # Limited: else each tag without an end would be searched through the whole page.
     end = _END[name].search(text, start, start + 100_000)
     return text[start : end.start() if end else start + 10_000]
 
@@ -98,7 +98,7 @@ def _prose(said: str, at: int, kind: str, sure: float) -> Iterator[tuple[int, st
 
 # The text of a page
 
-# What is in these elements is not read by anybody; behind a block, words do not run together.
+# Nobody reads the text in these elements; blocks separate words.
 _UNREAD = frozenset({"script", "style", "template", "noscript"})
 _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
 _BLOCK = re.compile(
@@ -107,12 +107,12 @@ _BLOCK = re.compile(
 )
 _MARK = re.compile(r"<(?:(!--)|[!?]|(/?)([a-zA-Z][^\s/>]*))")
 _STOP = re.compile("[\"'>]")
-# Numbers of characters: there are none of eight digits, and Python refuses thousands of them.
+# Character references: none has eight digits, and Python refuses thousands of digits.
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*")
 
 
 def shown_in(page: str) -> str:
-    r"""Return the text of a page of HTML, a paragraph a block.
+    r"""Return the text of an HTML page, one paragraph per block.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def shown_in(page: str) -> str:
 
 
 def blocks(page: str) -> Iterator[tuple[int, str]]:
-    """Yield the blocks of a page that hold text, each with its place in the page."""
+    """Yield the blocks of a page with text, each with its place in the page."""
     start = 0
     parts: list[str] = []
     for at, part in chain(_parts(page), ((len(page), "\0"),)):
@@ -159,7 +159,7 @@ def _parts(page: str) -> Iterator[tuple[int, str]]:
 
 
 class Tag(NamedTuple):
-    """A tag: the place of its end, and what it holds beside its name."""
+    """A tag: its name, the place of its end, and its text after the name."""
 
     name: str
     closes: bool
@@ -168,7 +168,7 @@ class Tag(NamedTuple):
 
 
 def texts_and_tags(page: str) -> Iterator[tuple[int, str, Tag | None]]:
-    """Yield texts with their places, each with the tag behind it, if one is."""
+    """Yield texts with their places, each with the tag after it, if there is one."""
     ends = _Ends(page)
     start = place = 0  # of the text, and from where the next tag is looked for
     while match := _MARK.search(page, place):
@@ -188,7 +188,7 @@ def texts_and_tags(page: str) -> Iterator[tuple[int, str, Tag | None]]:
 
 
 class _Ends:
-    """Where comments and tags end; what was looked for in vain is not looked for again."""
+    """Ends of comments and tags; a missing end is searched only once."""
 
     def __init__(self, page: str) -> None:
         self._page = page
@@ -196,19 +196,19 @@ class _Ends:
         self._quotes = True  # whether they hide the end of a tag
 
     def of_comment(self, place: int) -> int | None:
-        """Return where a comment ends that begins before a place."""
+        """Return the end of the comment that begins before a place."""
         if self._page.startswith((">", "->"), place):
             return self._page.index(">", place) + 1
         return self._after("-->", place)
 
     def of_tag(self, place: int) -> int | None:
-        """Return where a tag ends; not within a quoted value."""
+        """Return the end of a tag, outside quoted values."""
         at: int | None = place
         while self._quotes and at is not None and (stop := _STOP.search(self._page, at)):
             if stop[0] == ">":
                 return stop.end()
             at = self._after(stop[0], stop.end()) or stop.end()
-        # Quotes that hide all ends are read once: it took as long as the rest of the page.
+        # If quotes hide all ends, ignore quotes from now on: the search read the whole page.
         self._quotes = False
         return self._after(">", place)
 

@@ -1,4 +1,4 @@
-"""Passages of a document with their places, and chunks made of them."""
+"""Passages of a document with their places, and chunks of passages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from ragshield_core.detectors.hidden.payload import mark
 from ragshield_core.model.claims import HIDDEN_KEY
 
-# Characters of a chunk, about: some 170 words, as small embedding models take them.
+# Characters of a chunk, roughly: some 170 words, which fit into small embedding models.
 CHUNK = 1_000
-# What so large a share of the files hide, and so many of them, is the manner of their site.
+# Hidden text in this share of the files, and at least this many, is the template of a site.
 TEMPLATE, FEWEST_FILES = 0.1, 10
-# Marks of one chunk: more are the manner of an author.
+# Most marks of one chunk; a larger number is the habit of an author.
 MOST_MARKS = 20
 
 
@@ -25,46 +25,46 @@ class UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A paragraph, a row of a table, or a text beside the text."""
+    """A paragraph, a row of a table, or a text beside the running text."""
 
     text: str  # the text, as a machine reads it
     # The place: `"line"`, `"page"`, `"paragraph"` or `"record"`, counted from 1
     unit: str = "line"
     number: int = 1
-    # What keeps people from seeing it, such as `"white text"`; empty if they see it
+    # Why people do not see it, such as `"white text"`; empty if they see it
     hidden: str = ""
-    # How sure it is that it is hidden on purpose, [0, 1]. Comments and alternative texts have 0:
-    # they are read for instructions only
+    # How sure it is hidden on purpose, [0, 1]. Comments and alternative texts have 0: they are only
+    # checked for instructions
     sure: float = 1.0
     beside: bool = False  # whether it only marks text: it is no part of the chunk's text
 
     @property
     def place(self) -> str:
-        """The place in words."""
+        """The place as text."""
         return f"{self.unit} {self.number}"
 
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of a file as it is judged and stored."""
+    """A piece of a file, judged and stored as one entry."""
 
-    # The file's path within its folder, and which of its chunks this is
+    # The file's path within its folder, and the number of this chunk in the file
     name: str
     number: int
     text: str  # the text, as a machine reads it
-    # The place where it begins, as of Passage
+    # The place of its beginning, as in Passage
     unit: str
     at: int
     hidden: list[Passage] = field(default_factory=list)  # what people do not see of it
 
     @property
     def id(self) -> str:
-        """The name of the chunk."""
+        """The id of the chunk."""
         return f"{self.name}#{self.number}"
 
     @property
     def context(self) -> str | None:
-        """Marks of what people do not see, for detectors; None for nothing."""
+        """Marks of text that people do not see, for detectors; None if there is none."""
         surest = sorted(self.hidden, key=lambda one: -one.sure)[:MOST_MARKS]
         marks = [mark(one.hidden, one.place, one.text, one.sure) for one in surest]
         return "\n".join(marks) or None
@@ -72,7 +72,7 @@ class Chunk:
     @property
     def metadata(self) -> dict[str, Any]:
         """The file as ``source``, the place, and the marks."""
-        # As in "part 3, line": the unit is no single word.
+        # A unit such as "part 3, line" is not a single word.
         place = {"place": f"{self.unit} {self.at}"} if "," in self.unit else {self.unit: self.at}
         context = self.context
         marks = {} if context is None else {HIDDEN_KEY: context}
@@ -80,7 +80,7 @@ class Chunk:
 
 
 def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
-    """Return the passages of a file put together to chunks of about :data:`CHUNK` characters.
+    """Return the passages of a file, joined into chunks of about :data:`CHUNK` characters.
 
     Examples
     --------
@@ -113,9 +113,9 @@ def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
 
 
 def without_templates(chunks: Sequence[Chunk]) -> None:
-    """Have marks that many files repeat read for instructions only.
+    """Set ``sure`` to 0 for marks in many files, which are then only checked for instructions.
 
-    A search box that scripts show stands hidden on every page of a site.
+    A search box that scripts show, for example, is hidden on every page of a site.
     """
     files = len({chunk.name for chunk in chunks})
     holders = Counter(
@@ -144,7 +144,7 @@ def paragraphs(text: str) -> Iterator[Passage]:
 
 
 def _pieces(paragraph: str) -> Iterator[tuple[str, int]]:
-    """Yield a paragraph and 0, or parts cut at spaces where it is too long, with their offsets."""
+    """Yield a paragraph with its offset, or parts of a long one, cut at spaces, with theirs."""
     start = len(paragraph) - len(paragraph.lstrip())
     end = len(paragraph.rstrip())
     while end - start > CHUNK:

@@ -1,4 +1,4 @@
-"""Passages of a PDF, with text that a page does not show: by its colours, sizes and places."""
+"""Passages of a PDF, with text that is hidden by its colour, size or place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHOWS = frozenset({b"Tj", b"TJ", b"'", b'"'})
 _PAINTS = frozenset({b"f", b"F", b"f*", b"B", b"B*", b"b", b"b*"})
 _ENDS_PATH = _PAINTS | {b"S", b"s", b"n"}
 _COLOURS = frozenset(b"g G rg RG k K sc SC scn SCN cs CS".split())
-# Letters that are neither filled nor stroked, or only clip; and those that are stroked only.
+# Modes of letters that are not painted (or only clip), and of letters that are only stroked.
 _INVISIBLE_MODES, _OUTLINES = frozenset({3, 7}), 1
-# Less is not seen; half of it lets what is behind it through.
+# Opacity up to which text is invisible, and up to which a painted area does not cover others.
 _TRANSPARENT, _TRANSLUCENT = 0.05, 0.5
-# What stands so far outside the page, in points, is not its edge.
+# Points beyond the edge of the page at which text is outside of it.
 _EDGE = 2.0
-# Rectangles that may lie behind text: the last ones count.
+# Most rectangles that are compared with text, the last ones first.
 _MOST_AREAS = 5_000
-# Forms within forms.
+# Deepest nesting of forms.
 _DEEPEST = 6
-# A picture of that share of the page is one of paper: the text behind it was recognised in it.
+# Least share of the page of a scan, whose text was recognised and put behind the picture.
 _SCANNED = 0.4
 MOST_PAGES = 20_000
 
@@ -41,7 +41,7 @@ _RECOGNISED = "text behind a picture of the page"
 
 
 def pdf(path: Path) -> Iterator[Passage]:
-    """Yield the paragraphs of each page that are seen, then what is not."""
+    """Yield the visible paragraphs of each page, then its hidden texts."""
     from pypdf import PdfReader  # noqa: PLC0415 - of an extra
     from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
 
@@ -69,7 +69,7 @@ def pdf(path: Path) -> Iterator[Passage]:
 
 
 def _hidden_layers(reader: Any) -> frozenset[int]:
-    """Return the numbers of the objects of layers that are off when a file is opened."""
+    """Return the object numbers of the layers that are off when a file is opened."""
     properties = _resolved(reader.trailer["/Root"].get("/OCProperties")) or {}
     usual = _resolved(properties.get("/D")) or {}
     return frozenset(
@@ -79,7 +79,7 @@ def _hidden_layers(reader: Any) -> frozenset[int]:
 
 @dataclass(slots=True)
 class _Graphics:
-    """What of the state of a page decides whether text is seen."""
+    """Graphics state that decides whether text is visible."""
 
     matrix: _Matrix = _IDENTITY
     fill: colours.Colour | None = _BLACK  # None: a pattern, or colours that are not read
@@ -91,10 +91,10 @@ class _Graphics:
 
 
 class _Page:
-    """A page while it is painted; sorts its text by what hides it.
+    """A page while it is painted; sorts its text by the reason why it is hidden.
 
-    The operations of the page are followed once; text is then taken from the page with only those
-    that show text of one kind.
+    The operations of the page are followed once; then the text of each kind is extracted from the
+    page without the operations that show other text.
     """
 
     def __init__(self, reader: Any, page: Any, layers: frozenset[int]) -> None:
@@ -106,7 +106,7 @@ class _Page:
         self._open: set[int] = set()
 
     def passages(self, number: int) -> Iterator[Passage]:
-        """Yield the paragraphs that are seen, then what is not."""
+        """Yield the visible paragraphs, then the hidden texts."""
         content = self._page.get_contents()
         if content is None:
             return
@@ -123,9 +123,9 @@ class _Page:
                 yield Passage(" ".join(part.text.split()), "page", number, kind, sure)
 
     def _texts(self, owner: Any, content: Any, graphics: _Graphics, around: str) -> dict[str, str]:
-        """Return texts of the page or a form by what hides them: "" for what is seen.
+        """Return the texts of the page or a form by the reason why they are hidden; "" if visible.
 
-        All of a form may be hidden by what is ``around`` it.
+        ``around`` is a reason that hides the whole form.
         """
         resources = _resolved(owner.get("/Resources")) or {}
         stream = _Stream(self, graphics, resources)
@@ -170,7 +170,7 @@ class _Page:
         return texts
 
     def _extracted(self, owner: Any, shown: Sequence[tuple[Any, str | None]], wanted: str) -> str:
-        """Return the text of a stream that is of one kind."""
+        """Return the text of one kind in a stream."""
         from pypdf import PageObject  # noqa: PLC0415 - of an extra
         from pypdf.generic import ContentStream, DictionaryObject, NameObject  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ class _Page:
         return str(page.extract_text())
 
     def hides(self, graphics: _Graphics, text: _Matrix) -> str:
-        """Return what hides text that starts at a place, or an empty text."""
+        """Return why text with this matrix is hidden, or an empty text."""
         if graphics.mode in _INVISIBLE_MODES or graphics.opacity <= _TRANSPARENT:
             return _NOT_PAINTED
         place = _times(text, graphics.matrix)
@@ -212,7 +212,7 @@ class _Page:
 
 
 class _Stream:
-    """Follows the operations of a page or a form, to say what hides the text that they show."""
+    """Follows the operations of a page or a form to find why their text is hidden."""
 
     def __init__(self, page: _Page, graphics: _Graphics, resources: Any) -> None:
         self.graphics = graphics
@@ -224,11 +224,11 @@ class _Stream:
 
     @property
     def layer(self) -> str:
-        """What hides all that is shown now, or an empty text."""
+        """The hidden layer around the current operation, or an empty text."""
         return _LAYER if any(self._marked) else ""
 
     def follow(self, operands: Sequence[Any], operator: bytes) -> str | None:  # noqa: C901, PLR0912
-        """Take an operation; return what hides the text that it shows, None if it shows none."""
+        """Follow an operation; return why its text is hidden, None if it shows no text."""
         numbers = [float(one) for one in operands if isinstance(one, int | float)]
         state = self.graphics
         match operator, numbers:
@@ -306,18 +306,18 @@ def _colour(numbers: Sequence[float]) -> colours.Colour | None:
 
 
 def _number_of(values: Any, key: str) -> int | None:
-    """Return the number of the object that a key refers to."""
+    """Return the number of the object at a key."""
     raw = values.raw_get(key) if key in values and hasattr(values, "raw_get") else None
     return getattr(raw, "idnum", None)
 
 
 def _resolved(value: Any) -> Any:
-    """Return the object that a reference stands for."""
+    """Return the object of a reference."""
     return value.get_object() if hasattr(value, "get_object") else value
 
 
 def _times(m: _Matrix, n: _Matrix) -> _Matrix:
-    """Return the matrix that applies the one and then the other."""
+    """Return the matrix that applies ``m``, then ``n``."""
     return (
         m[0] * n[0] + m[1] * n[2],
         m[0] * n[1] + m[1] * n[3],
@@ -329,7 +329,7 @@ def _times(m: _Matrix, n: _Matrix) -> _Matrix:
 
 
 def _box_of(numbers: Sequence[float], matrix: _Matrix) -> _Box:
-    """Return a rectangle (x, y, width, height) as it lies on the page."""
+    """Return the box on the page of a rectangle (x, y, width, height)."""
     x, y, width, height = numbers
     corners = ((x, y), (x + width, y), (x, y + height), (x + width, y + height))
     xs, ys = zip(*(_times((1, 0, 0, 1, *at), matrix)[4:] for at in corners), strict=True)

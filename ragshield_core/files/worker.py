@@ -1,6 +1,6 @@
-"""A process that reads files by libraries, and may be ended: hostile files cost no audit.
+"""A process that reads files with libraries, so that a hostile file cannot stop an audit.
 
-It gets a path a line and answers with passages, a line each, and a last line. Who asks is
+It reads one path per line, and answers with one passage per line and a last line. The caller is
 :class:`Worker`; ``python -m ragshield_core.files.worker`` answers.
 """
 
@@ -21,27 +21,27 @@ from typing import IO, Any
 
 from ragshield_core.files.passages import Passage, UnreadError
 
-# Formats that a library reads: module and function of the reader, and the library.
+# Formats that need a library: module and function of the reader, and the library.
 BINARIES = {
     ".pdf": ("pdf", "pdf", "pypdf"),
     ".docx": ("office", "word", "defusedxml"),
     ".odt": ("office", "open_document", "defusedxml"),
     ".epub": ("office", "epub", "defusedxml"),
 }
-# Seconds for one file, and bytes of memory for the process.
+# Most seconds for one file, and most bytes of memory for the process.
 SECONDS = 60.0
 MEMORY = 3 << 30
-# Characters of all passages of one file.
+# Most characters of all passages of one file.
 MOST_TEXT = 1 << 28
 
 
 class Worker:
-    """Reads files in a process that is started when it is needed, and ended with the worker.
+    """Reads files in a process that starts on demand and ends with the worker.
 
     Parameters
     ----------
     seconds
-        For one file: one that takes longer is not read.
+        Limit for one file; a slower one is not read.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -92,7 +92,7 @@ class Worker:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self.close()
-            # Not -m without -P: a module of the folder that is read must not be imported.
+            # -m needs -P: modules in the working directory must not be imported.
             command = [sys.executable, "-P", "-m", "ragshield_core.files.worker"]
             root = str(Path(__file__).parents[2])
             paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -125,7 +125,7 @@ def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 
 
 def main() -> None:
-    """Answer until nobody asks."""
+    """Answer until the input ends."""
     _limit_memory()
     answering, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
     answering.write("\n")
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """Yield passages as lists, then nothing; or a sentence on why there are none."""
+    """Yield passages as lists and then None, or a sentence on why there are none."""
     size = 0
     try:
         module, reader, _ = BINARIES[path.suffix.lower()]
