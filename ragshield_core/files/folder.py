@@ -62,13 +62,6 @@ class Coverage:
             f"skipped, {len(unread)} could not be read."
         )
 
-<<<<<<< ours
-=======
-    def to_dict(self) -> dict[str, Any]:
-        """Return the coverage as JSON-ready values."""
-        return {"summary": self.summary(), "files": [asdict(file) for file in self.files]}
-
->>>>>>> theirs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
@@ -116,20 +109,8 @@ class Folder:
                 )
                 yield became, chunks
 
-<<<<<<< ours
     def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
         """Yield path, name and planned outcome of each file, with a reason if it is not read."""
-=======
-    def holds_documents(self) -> bool:
-        """Return whether any file would be read."""
-        return any(outcome == "read" for _, _, outcome, _ in self._files())
-
-    def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
-        """Yield path, name and planned outcome of each file, with a reason if it is not read."""
-        if not self.path.is_dir():
-            yield self.path, self.path.name, *self._judged(self.path, self.path.name)
-            return
->>>>>>> theirs
         found: list[tuple[Path, str, Outcome, str]] = []
 
         def add(path: Path, outcome: Outcome = "skipped", why: str = "") -> None:
