@@ -169,7 +169,7 @@ class Guard:
         return guard
 
     @classmethod
-    def open(  # noqa: PLR0913 - of the guard, its database and its log
+    def open(  # noqa: PLR0913 - options of the guard, its database and its log
         cls,
         url: str,
         namespace: str = "default",
@@ -185,9 +185,9 @@ class Guard:
     ) -> Self:
         """Return a guard that keeps its knowledge, quarantine and log in a database.
 
-        All processes that open the same database and namespace share one guard: a process sees
-        what the others learned, held or forgot at its next screening, and the knowledge of a
-        process survives it. There is no need to save.
+        All processes that open the same database and namespace share one guard: each applies the
+        changes of the others at its next screening, and no knowledge is lost when a process ends.
+        There is no need to save.
 
         Parameters
         ----------

@@ -329,7 +329,7 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
     held, both = _renamed(case.poison, "held-"), _joined(case.clean, case.poison)
     before = detector.score(both)
     detector.remember_held(held)
-    detector.remember_held(held)  # a write that is repeated
+    detector.remember_held(held)  # as in a repeated write
     detector.confirm(held.ids)
     detector.forget_held(held.ids)
     detector.forget_held(held.ids)

@@ -22,12 +22,12 @@ class OutOfTimeError(Exception):
 
 
 class TimeBudget:
-    """Makes calls in threads, and abandons a thread whose call takes too long.
+    """Makes calls in threads, and stops waiting for calls that take too long.
 
-    Nothing can stop a thread of Python. An abandoned thread works on until its call ends, and uses
+    Nothing can stop a thread of Python. A late thread works on until its call ends, and uses
     objects that must not change meanwhile: the caller goes on with copies. It does not keep the
-    process from ending. While :data:`MOST_LATE` calls in one name have not ended, no further call
-    is made in that name. A call that never releases the interpreter lock cannot be abandoned.
+    process from ending. While :data:`MOST_LATE` late calls in one name have not ended, no further
+    call is made in that name. A call in C that holds the interpreter lock has no time limit.
 
     Examples
     --------
@@ -48,14 +48,14 @@ class TimeBudget:
         # Reused by later calls: libraries initialise every thread that uses them.
         self._idle: list[_Worker] = []
         self._late: dict[str, list[Future[Any]]] = {}
-        self.times_late = 0  # number of abandoned calls so far
+        self.times_late = 0  # number of late calls so far
 
     def __reduce__(self) -> tuple[type[TimeBudget], tuple[()]]:
         """Pickle and copy without the threads."""
         return type(self), ()
 
     def late(self, name: str) -> int:
-        """Return how many abandoned calls in that name have not ended."""
+        """Return how many late calls in that name have not ended."""
         left = [answer for answer in self._late.pop(name, ()) if not answer.done()]
         if left:
             self._late[name] = left

@@ -362,7 +362,7 @@ class Recalibration:
         self._judge_again(sample.inside, scores)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
-        """Note findings against fitted entries; the next report names them."""
+        """Record findings against fitted entries; the next report names them."""
         thresholds = self._calibrator.thresholds
         for detector in self._knowledge.detectors:
             if detector.name not in scores or detector.name not in thresholds:

@@ -39,7 +39,7 @@ class GuardState:
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
         self.lock = threading.RLock()  # held by every reader and writer of the state
         self.detectors = tuple(detectors)
-        self.seed = seed  # of the parts that are held out
+        self.seed = seed  # random seed of the held-out parts
         self.knowledge = Knowledge(self.detectors)
         self.calibrator = Calibrator(self.knowledge, policy, seed)
         self.recalibration = Recalibration(self.knowledge, self.calibrator)
@@ -296,7 +296,7 @@ class GuardState:
         return "store" if any(user.in_store is not None for user in self._table_users) else "memory"
 
     def where_in_words(self) -> str:
-        """Return in words where neighbours are found."""
+        """Return in words the place where detectors find neighbours."""
         for user in self._table_users:
             if user.in_store is not None:
                 lost = "" if user.connected else ", which is not at hand"

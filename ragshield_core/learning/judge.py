@@ -224,7 +224,7 @@ class Judge:
         NotFittedError
             If no detector keeps vectors, or no entry is known yet.
         InvalidBatchError
-            If the vectors are of another dimension than those of the knowledge base.
+            If the dimension of the vectors differs from that of the knowledge base.
         """
         with self._state.lock:
             self._state.check()

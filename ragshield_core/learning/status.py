@@ -200,7 +200,7 @@ class GuardStatus:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.table import Table  # noqa: PLC0415 - needed only to show a status
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(show_header=False)

@@ -156,7 +156,7 @@ class Knowledge:
         lender = self.learners[0]
         vectors = lender.neighbors().vectors(known) if isinstance(lender, IndexOwner) else None
         if vectors is not None and not vectors.any(axis=1).all():
-            vectors = None  # they were in the store alone
+            vectors = None  # only the store had them
         return Batch.of(
             ids=known,
             texts=[""] * len(known),

@@ -25,7 +25,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import Digests
 from ragshield_core.quarantine.evidence import RESTORE
 
-# Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
+# Largest event in bytes: databases limit rows to 1 GB, and every process reads each event whole.
 MOST_BYTES = 2**28
 # Errors that damaged parts raise when they are read.
 DAMAGE = (ValueError, TypeError, KeyError, EOFError, RecursionError)

@@ -160,7 +160,7 @@ class SharedWrites(Writes):
         Raises
         ------
         StateError
-            If all are damaged.
+            If all snapshots are damaged.
         """
         damaged: StateError | None = None
         with self._database.read(still=True) as session:
@@ -311,7 +311,7 @@ class SharedWrites(Writes):
                 intent.positions += (position,)
                 self._heartbeat.during(intent)
                 self._open.add(intent)
-            if position <= self.position:  # in a snapshot that was taken over meanwhile
+            if position <= self.position:  # included in a snapshot taken over in the meantime
                 continue
             self._passed(position, event)
             try:
