@@ -455,20 +455,20 @@ def table(
     return lines, broken
 
 
-def missed(what: str, goal: Goal, by_arrival: dict[str, Cell], quick: bool) -> list[str]:  # noqa: FBT001
+def missed(title: str, goal: Goal, by_arrival: dict[str, Cell], quick: bool) -> list[str]:  # noqa: FBT001
     """Return a line for each missed part of a goal."""
     slack = SLACK if quick else 0.0
     worst = min(by_arrival, key=lambda arrival: by_arrival[arrival].attack)
     level, others = by_arrival[worst].attack, by_arrival[MIXED].attack
     lines = [
-        f"{what}: {by_arrival[one].attack:.3f} {one}, ≥ {least}"
+        f"{title}: {by_arrival[one].attack:.3f} {one}, ≥ {least}"
         for one, least in goal.in_one.items()
         if by_arrival[one].attack < least - slack
     ]
     if level < goal.least - slack:
-        lines.append(f"{what}: {level:.3f} {worst}, ≥ {goal.least}")
+        lines.append(f"{title}: {level:.3f} {worst}, ≥ {goal.least}")
     if goal.apart is not None and level < others - goal.apart - slack:
-        lines.append(f"{what}: {level:.3f} {worst}, {others:.3f} mixed, within {goal.apart}")
+        lines.append(f"{title}: {level:.3f} {worst}, {others:.3f} mixed, within {goal.apart}")
     return lines
 
 

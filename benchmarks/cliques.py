@@ -293,12 +293,12 @@ def report(tally: Tally, bases: dict[str, list[str]], splits: int) -> str:
                         )
                         for n in ("5", "3", "2", "1")
                     ]
-                    what = f"{title}{kept}" if artefacts else f"{title}, no artefacts"
-                    lines.append(f"| {source} | {what} | {lineage} | " + " | ".join(cells) + " |")
+                    label = f"{title}{kept}" if artefacts else f"{title}, no artefacts"
+                    lines.append(f"| {source} | {label} | {lineage} | " + " | ".join(cells) + " |")
                 cells = [tally.share(name, source, text, "reference", n) for n in ("5", "3", "2")]
                 rate = tally.share(name, source, text, "reference FPR", "5")
-                what = f"{title}; reference rule, FPR {rate}"
-                lines.append(f"| {source} | {what} | many | " + " | ".join(cells) + " | – |")
+                label = f"{title}; reference rule, FPR {rate}"
+                lines.append(f"| {source} | {label} | many | " + " | ".join(cells) + " | – |")
             clone = " / ".join(tally.share(name, source, "clones", str(fpr)) for fpr in FPRS)
             lines.append(f"| {source} | exact clones | 5 | {clone} | | | |")
         group = " / ".join(tally.share(name, "fifty", str(fpr)) for fpr in FPRS)

@@ -91,11 +91,11 @@ class Worker:
         for entry_id in ids:
             del self.live[entry_id]
 
-    def check(self, found: list[Any], what: str) -> None:
+    def check(self, found: list[Any], source: str) -> None:
         """Raise if a read returned poison."""
         for document in found:
             if MARK in document.page_content:
-                msg = f"{what} returned poison: {document.id}"
+                msg = f"{source} returned poison: {document.id}"
                 raise AssertionError(msg)
 
     def check_own(self, found: list[Any], ids: list[str], texts: list[str]) -> None:

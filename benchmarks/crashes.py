@@ -314,7 +314,7 @@ def ingest(
     """
     task.folder.mkdir(parents=True)
     _finished(_start(begin, task))
-    usual = {what: float(np.mean(took)) for what, took in (seconds or {}).items()}
+    usual = {event: float(np.mean(took)) for event, took in (seconds or {}).items()}
     outcome, waiting = Outcome(), deque(kills)
     done = number = 0
     while not outcome.end.known:
@@ -341,17 +341,17 @@ def _client(
     deadline, since = None, time.monotonic()
     with closing(ours):
         while ours.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
-            what, at, found = ours.recv()
+            event, at, found = ours.recv()
             now = time.monotonic()
             kind = steps[at].kind if at < len(steps) else ""
             next_kill = waiting[0] if waiting else None
-            match what:
+            match event:
                 case "failed":
                     raise RuntimeError(found)
                 case "started" if next_kill is not None and next_kill.opening:
                     deadline = now + next_kill.share * usual["opened"]
                 case "opened":
-                    outcome.seconds[what].append(now - since)
+                    outcome.seconds[event].append(now - since)
                     _noted(outcome, found)
                 case "begun" if deadline is None and next_kill is not None and next_kill.step <= at:
                     deadline = now + next_kill.share * usual[kind]
@@ -380,8 +380,8 @@ def _drained(pipe: Connection, done: int) -> int:
     """Return the number of steps that a killed process has acknowledged."""
     try:
         while pipe.poll():
-            what, at, _ = pipe.recv()
-            done = at + 1 if what == "done" else done
+            event, at, _ = pipe.recv()
+            done = at + 1 if event == "done" else done
     except (EOFError, OSError):
         pass
     return done

@@ -453,12 +453,12 @@ def imitated(n: int, made_by: str, cosine: float) -> str:
     mine = found.recalled[: len(good)]
     stood = ~found.held[: len(good)]
     held = found.out[len(good) :]
-    what = f"vectors, cosine {cosine:g}" if made_by == "vectors" else "words"
+    label = f"vectors, cosine {cosine:g}" if made_by == "vectors" else "words"
     if mine[stood].mean() > (0.01 if n == 1 else 0.05):
-        msg = f"{n} imitations ({what}) had {mine[stood].mean():.3f} of the good ones recalled."
+        msg = f"{n} imitations ({label}) had {mine[stood].mean():.3f} of the good ones recalled."
         raise SystemExit(msg)
     recalled = proportion_interval(int(mine[stood].sum()), int(stood.sum()))
-    return f"| {n} | {what} | {recalled} | {held.mean():.3f} |"
+    return f"| {n} | {label} | {recalled} | {held.mean():.3f} |"
 
 
 def half_of(text: str, rng: np.random.Generator) -> str:
@@ -649,11 +649,11 @@ def cost(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 
 
 def progress(
-    pool: ProcessPoolExecutor, work: Callable[..., Any], jobs: list[tuple[Any, ...]], what: str
+    pool: ProcessPoolExecutor, work: Callable[..., Any], jobs: list[tuple[Any, ...]], label: str
 ) -> Iterable[Any]:
     """Return results in the order of the jobs."""
     futures = [pool.submit(work, *job) for job in jobs]
-    return [future.result() for future in track(futures, description=what)]
+    return [future.result() for future in track(futures, description=label)]
 
 
 PARTS: dict[str, Callable[[int | None, ProcessPoolExecutor], list[str]]] = {

@@ -247,17 +247,17 @@ def strength(
             put_question_in_front(p.question, p.body) for p in with_body
         ],
     }
-    for what, written in texts.items():
-        some = rows.get(what, with_body)
+    for label, written in texts.items():
+        some = rows.get(label, with_body)
         questions = retriever.embed([p.question for p in some])
         cosines = (retriever.embed(written) * questions).sum(axis=1)
         ahead = (competitors @ questions.T > cosines).sum(axis=0)
         lengths = [len(p.tokens) for p in some]
         tokens = "none | –"
-        if what in rows:
-            tokens = f"{min(lengths)} to {max(lengths)} | {np.mean(left[what]):.2f}"
+        if label in rows:
+            tokens = f"{min(lengths)} to {max(lengths)} | {np.mean(left[label]):.2f}"
         in_top = proportion_interval(int((ahead < 5).sum()), len(some))  # noqa: PLR2004 - top 5
-        yield f"| {what} | {tokens} | {np.median(cosines):.2f} | {in_top} |"
+        yield f"| {label} | {tokens} | {np.median(cosines):.2f} | {in_top} |"
 
 
 def batches(retriever: Retriever, passages: Sequence[Passage]) -> dict[str, Batch]:
@@ -265,12 +265,12 @@ def batches(retriever: Retriever, passages: Sequence[Passage]) -> dict[str, Batc
     texts = {form: [p.text for p in passages if p.form == form] for form in FORMS}
     texts["answer text alone"] = [p.body for p in passages if p.body]
     return {
-        what: Batch.of(
-            ids=[f"{what} {row}" for row in range(len(written))],
+        label: Batch.of(
+            ids=[f"{label} {row}" for row in range(len(written))],
             texts=written,
             embeddings=retriever.embed(written),
         )
-        for what, written in texts.items()
+        for label, written in texts.items()
     }
 
 
@@ -283,16 +283,16 @@ def measure(name: str, corpus: Batch, attacks: dict[str, Batch]) -> Iterator[str
     tally = Tally()
     for part in chunks(new, 500):
         tally.screen(whole, "clean, held out", part, new.take([]))
-    for what, batch in {"clean, held out": new, **attacks}.items():
-        if what in attacks:
-            tally.screen(whole, what, batch, new.take(range(min(1000, len(new)))))
+    for label, batch in {"clean, held out": new, **attacks}.items():
+        if label in attacks:
+            tally.screen(whole, label, batch, new.take(range(min(1000, len(new)))))
         n = len(batch)
         unjudged = proportion_interval(len(alone.detectors[0].unjudged(batch)), n)
         caught = proportion_interval(int(held(alone, batch).sum()), n)
-        yield f"| {what} | {n:,} | {caught} | {unjudged} | {tally.share(what)} |"
+        yield f"| {label} | {n:,} | {caught} | {unjudged} | {tally.share(label)} |"
     yield "\nFindings of the default guard by detector (an entry may have several):\n"
-    for what in ("clean, held out", *attacks):
-        yield f"- {what}: {tally.reasons(what)}"
+    for label in ("clean, held out", *attacks):
+        yield f"- {label}: {tally.reasons(label)}"
 
 
 def corpora() -> dict[str, Batch]:

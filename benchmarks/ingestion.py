@@ -274,13 +274,13 @@ def gibberish(splits: int) -> list[str]:
                 guard = guard_of([make()], known)
                 for fpr in fprs:
                     guard.calibrate(fpr=fpr)
-                    for what, batch in sets.items():
+                    for label, batch in sets.items():
                         hits = held(guard, batch)
-                        counts[make.kind, what][fpr][0] += int(hits.sum())
-                        counts[make.kind, what][fpr][1] += len(hits)
-        for (kind, what), by_rate in counts.items():
+                        counts[make.kind, label][fpr][0] += int(hits.sum())
+                        counts[make.kind, label][fpr][1] += len(hits)
+        for (kind, label), by_rate in counts.items():
             cell = " / ".join(str(proportion_interval(*by_rate[fpr])) for fpr in fprs)
-            lines.append(f"| {name} | {kind} | {what} | {cell} |")
+            lines.append(f"| {name} | {kind} | {label} | {cell} |")
     return lines
 
 
@@ -328,23 +328,23 @@ class Tally:
         self._held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._reasons: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
-    def screen(self, guard: Guard, what: str, entries: Batch, others: Batch) -> None:
+    def screen(self, guard: Guard, label: str, entries: Batch, others: Batch) -> None:
         """Screen entries together with others, and count the held ones of the former."""
         report = guard.screen(join(entries, others))
-        self._held[what][0] += int((~report.admitted[: len(entries)]).sum())
-        self._held[what][1] += len(entries)
+        self._held[label][0] += int((~report.admitted[: len(entries)]).sum())
+        self._held[label][1] += len(entries)
         mine = set(entries.ids)
         for decision in report.quarantined:
             for finding in decision.findings if decision.entry_id in mine else ():
-                self._reasons[what][finding.detector] += 1
+                self._reasons[label][finding.detector] += 1
 
-    def share(self, what: str) -> str:
+    def share(self, label: str) -> str:
         """Return the share held, with its interval."""
-        return str(proportion_interval(*self._held[what]))
+        return str(proportion_interval(*self._held[label]))
 
-    def reasons(self, what: str) -> str:
+    def reasons(self, label: str) -> str:
         """Return the number of findings of each detector."""
-        counts = sorted(self._reasons[what].items(), key=lambda item: -item[1])
+        counts = sorted(self._reasons[label].items(), key=lambda item: -item[1])
         return ", ".join(f"{name} {n}" for name, n in counts) or "none"
 
 
@@ -375,7 +375,7 @@ def default_guard(bases: dict[str, list[str]], splits: int) -> list[str]:
             lines.append(f"| {source} | {TITLES[text]} | " + " | ".join(cells) + " |")
         lines += ["\nFindings by detector (an entry may have several):\n"]
         singles = [f"{source} {text} 1" for source, text in product(attacks, TITLES)]
-        lines += [f"- {what}: {tally.reasons(what)}" for what in ("clean", *singles)]
+        lines += [f"- {label}: {tally.reasons(label)}" for label in ("clean", *singles)]
     return lines
 
 

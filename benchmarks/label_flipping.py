@@ -135,10 +135,10 @@ def run_split(
     }
     streams["targeted"] = flip_neighborhood(new, TARGETED, rng)
     rows: list[dict[str, object]] = []
-    for what, mode in MODES.items():
+    for title, mode in MODES.items():
         rates = rates_of(mode, known, streams, seed)
         rows += [
-            {"corpus": name, "mode": what, "share": share, "split": seed}
+            {"corpus": name, "mode": title, "share": share, "split": seed}
             | {rate: getattr(of, rate) for rate in RATES}
             for share, of in rates.items()
         ]

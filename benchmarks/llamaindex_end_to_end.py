@@ -230,11 +230,11 @@ def main() -> None:
 
     table = {"clean": shares(everything.ids), "unguarded": shares(attacked.ids)}
     ways = {"VectorStoreIndex": through_index, "IngestionPipeline": through_pipeline}
-    for what, (known, new) in arrivals.items():
+    for label, (known, new) in arrivals.items():
         for name, way in ways.items():
             outcome = way(known, new, model, make)
             n_clean = len(new) - len(poison)
-            table[f"{name}, {what}"] = shares(outcome["served"]) | {
+            table[f"{name}, {label}"] = shares(outcome["served"]) | {
                 "poison held": len(outcome["held"] & bad) / len(poison),
                 "clean held": len(outcome["held"] - bad),
                 "seconds": outcome["seconds"],

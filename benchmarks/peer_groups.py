@@ -243,7 +243,7 @@ def groups(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
             }
             attacks["copies, 5"] = clones(source, 5)
             if quick:
-                attacks = {what: batch.take(range(30)) for what, batch in attacks.items()}
+                attacks = {column: batch.take(range(30)) for column, batch in attacks.items()}
             for peer in peers():
                 measure(peer, known, clean, test, attacks, counts)
         columns = ["clean", *attacks]
@@ -270,10 +270,10 @@ def measure(
         if judged.scores is not None
     }
     some = test.take(range(min(AMONG, len(test))))
-    for what, poison in {"clean": test.take([]), **attacks}.items():
-        batch = test if what == "clean" else join(poison, some)
+    for column, poison in {"clean": test.take([]), **attacks}.items():
+        batch = test if column == "clean" else join(poison, some)
         found, seconds = timed(lambda: peer.judge(batch))
-        part = slice(None) if what == "clean" else slice(len(poison))
+        part = slice(None) if column == "clean" else slice(len(poison))
         for row, judged in found.items():
             rows = {}
             if judged.own is not None:
@@ -281,6 +281,6 @@ def measure(
             if judged.scores is not None:
                 rows[f"{row}, at 1 %"] = judged.scores > thresholds[row]
             for shown, flagged in rows.items():
-                counts.add(shown, what, flagged[part])
-                if what == "clean":
+                counts.add(shown, column, flagged[part])
+                if column == "clean":
                     counts.took(shown, seconds, len(batch))

@@ -174,19 +174,19 @@ def labels(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
             for peer in peers():
                 clean = peer.fit(known)
                 threshold = None if clean is None else threshold_at(clean)
-                for what, (batch, bad) in cases.items():
+                for column, (batch, bad) in cases.items():
                     judged, seconds = timed(lambda: peer.judge(batch))
                     rows = {f"{peer.name}, {peer.own_name}": judged.own}
                     if threshold is not None and judged.scores is not None:
                         rows[f"{peer.name}, at 1 %"] = judged.scores > threshold
                     for row, found in rows.items():
                         assert found is not None  # noqa: S101 - every method has a default
-                        if what == "clean":
-                            counts.add(row, what, found)
+                        if column == "clean":
+                            counts.add(row, column, found)
                             counts.took(row, seconds, len(batch))
                         else:
-                            counts.add(row, what, found[bad])
-                            counts.add(row, f"beside {what}", found[~bad])
+                            counts.add(row, column, found[bad])
+                            counts.add(row, f"beside {column}", found[~bad])
         cost = float(np.mean(costs))
         columns = ["clean", "beside 10% flipped", "beside 40% flipped"]
         columns += ["10% flipped", "40% flipped", "targeted"]

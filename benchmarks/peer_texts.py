@@ -178,10 +178,10 @@ def by_peers(clean: Batch, sets: dict[str, Batch], counts: Counts) -> dict[str, 
     rates = {}
     for name, flags in track(peers().items(), description="peers of texts"):
         rates[name] = float(np.mean(flags(clean.texts)))
-        for what, batch in sets.items():
+        for column, batch in sets.items():
             found, seconds = timed(lambda: flags(batch.texts))
-            counts.add(name, what, found)
-            if what == "clean":
+            counts.add(name, column, found)
+            if column == "clean":
                 counts.took(name, seconds, len(batch))
     return rates
 
@@ -190,10 +190,10 @@ def by_rule(sets: dict[str, Batch], counts: Counts) -> None:
     """Count the findings of the instruction detector by its rule."""
     detector, name = InstructionDetector(), "**`InstructionDetector`**, its rule"
     rule = max(detector.default_threshold, detector.traits.floor)
-    for what, batch in sets.items():
+    for column, batch in sets.items():
         scores, seconds = timed(lambda: detector.score(batch))
-        counts.add(name, what, scores > rule)
-        if what == "clean":
+        counts.add(name, column, scores > rule)
+        if column == "clean":
             counts.took(name, seconds, len(batch))
 
 
@@ -208,8 +208,8 @@ def by_guard(known: Batch, rates: dict[str, float], sets: dict[str, Batch], coun
     shown[least] = f"**default guard**, at {least:.2%}, the smallest"
     for rate, name in track(shown.items(), description="guard of texts"):
         guard.calibrate(fpr=rate)
-        for what, batch in sets.items():
-            counts.add(name, what, alone(guard, batch))
+        for column, batch in sets.items():
+            counts.add(name, column, alone(guard, batch))
         batch = sets["clean"].take(range(min(N_OTHERS, len(sets["clean"]))))
         counts.took(name, timed(lambda: guard.screen(batch))[1], len(batch))
 

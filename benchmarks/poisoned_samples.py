@@ -200,10 +200,10 @@ def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
         for manner in manners_in(name):
             clean, found = (figures.get(f"{name}, {m}", {}) for m in (CLEAN, manner))
             seeds = sorted(clean.keys() & found.keys())
-            for what in found[seeds[0]] if seeds else ():
-                before, now = (np.mean([f[seed][what] for seed in seeds]) for f in (clean, found))
+            for column in found[seeds[0]] if seeds else ():
+                before, now = (np.mean([f[seed][column] for seed in seeds]) for f in (clean, found))
                 rows.append(
-                    f"| {name}, {SINGLY.get(manner, source)} | {manner} | {len(seeds)} | {what} "
+                    f"| {name}, {SINGLY.get(manner, source)} | {manner} | {len(seeds)} | {column} "
                     f"| {before:.3f} | {now:.3f} | {now - before:+.3f} |"
                 )
     return rows

@@ -158,8 +158,8 @@ def audit(
                 Parts(path=folder, work_dir=Path(work), partition_rows=rows),
                 [CliqueDetector()],
                 engine=engine,
-                progress=lambda what, done, total: bar.update(
-                    shown, description=what, completed=done, total=total
+                progress=lambda step, done, total: bar.update(
+                    shown, description=step, completed=done, total=total
                 ),
             )
             wall = time.perf_counter() - begin

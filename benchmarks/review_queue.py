@@ -115,12 +115,12 @@ def stream(
     return Stream(join(clean, bad).take(order), group_of)
 
 
-def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
+def reviewed(known: Batch, coming: Stream, label: str) -> Queue:
     """Let a guard adopt the known entries and judge a stream; return the review queue."""
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
     entries = join(coming.entries, known)
     row_of = {entry_id: row for row, entry_id in enumerate(entries.ids)}
-    for batch in track(list(chunks(coming.entries, BATCH)), what, transient=True):
+    for batch in track(list(chunks(coming.entries, BATCH)), label, transient=True):
         report = guard.hold(guard.screen(batch))
         guard.admit(report)
         rows = [row_of[decision.entry_id] for decision in report.retroactive]
@@ -184,12 +184,12 @@ def measured(
             for scattered in (False, True):
                 bad, group_of = poison(name, text, n_groups)
                 how = "scattered" if scattered else "each at once"
-                what = f"{name}, {len(known):,} known | {title}, {how}"
-                if known_line := next((one for one in there if what in one), None):
+                label = f"{name}, {len(known):,} known | {title}, {how}"
+                if known_line := next((one for one in there if label in one), None):
                     lines.append(known_line)
                     continue
-                queue = reviewed(known, stream(clean, bad, group_of, scattered=scattered), what)
-                lines.append(f"| {what} | {cells_of(queue)} |")
+                queue = reviewed(known, stream(clean, bad, group_of, scattered=scattered), label)
+                lines.append(f"| {label} | {cells_of(queue)} |")
                 print(lines[-1], flush=True)
                 if kept:
                     with kept.open("a", encoding="utf-8") as file:

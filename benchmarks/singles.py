@@ -175,16 +175,16 @@ def measured(
         known, rest = split(corpus, seed)
         guard = guard_of([cls() for cls in BUILT_IN.values()], known, FPR)
         every = {SAME: rest.take(range(new)), **sets}
-        for what, entries in track(every.items(), f"{name}, split {seed + 1}", transient=True):
+        for label, entries in track(every.items(), f"{name}, split {seed + 1}", transient=True):
             for found in alone(guard, entries):
-                hits[what][0] += bool(found)
-                hits[what][1] += 1
-                by[what].update(set(found))
+                hits[label][0] += bool(found)
+                hits[label][1] += 1
+                by[label].update(set(found))
     lines = [f"\n## {name}\n\n| texts | n | held | by |\n|---|---|---|---|"]
-    for what, (held, n) in hits.items():
-        shares = ", ".join(f"{kind} {count / n:.2f}" for kind, count in by[what].most_common(3))
-        lines.append(f"| {what} | {n // splits} | {proportion_interval(held, n)} | {shares} |")
-    return lines, {what: held / n for what, (held, n) in hits.items()}
+    for label, (held, n) in hits.items():
+        shares = ", ".join(f"{kind} {count / n:.2f}" for kind, count in by[label].most_common(3))
+        lines.append(f"| {label} | {n // splits} | {proportion_interval(held, n)} | {shares} |")
+    return lines, {label: held / n for label, (held, n) in hits.items()}
 
 
 def main() -> None:
@@ -204,7 +204,7 @@ def main() -> None:
         lines += table
         print("\n".join(table[-len(sets) - 2 :]), flush=True)
     if quick:
-        broken = [what for what in HELD if shares[what] < 1.0]
+        broken = [label for label in HELD if shares[label] < 1.0]
         failed([*broken, SAME] if shares[SAME] > SLACK else broken)
     else:
         write("singles", "\n".join(lines))

@@ -310,8 +310,8 @@ def rewritten(base: str, known: Batch, n: int, embed: Embed) -> list[Case]:
     )
     boxes = updated([rows[0] for rows in pages][:n], known, lambda text: f"{BOX}\n\n{text}", embed)
     return [
-        Case(base=base, joins=f"the same pages, {what}", known=known, arriving=batch, most=0.0)
-        for what, batch in (("a footer line", footers), ("a warning box", boxes))
+        Case(base=base, joins=f"the same pages, {label}", known=known, arriving=batch, most=0.0)
+        for label, batch in (("a footer line", footers), ("a warning box", boxes))
     ]
 
 
@@ -440,8 +440,8 @@ def goals(rows: Sequence[Row], slack: float) -> list[tuple[str, bool]]:
     return found
 
 
-def _worst(what: str, figures: list[float], bound: float) -> tuple[str, bool]:
-    return f"{what}, at most: {max(figures):.4f}, ≤ {bound:g}", max(figures) <= bound
+def _worst(label: str, figures: list[float], bound: float) -> tuple[str, bool]:
+    return f"{label}, at most: {max(figures):.4f}, ≤ {bound:g}", max(figures) <= bound
 
 
 def lines_of(part: str, rows: Sequence[Row], slack: float) -> list[str]:
@@ -449,7 +449,7 @@ def lines_of(part: str, rows: Sequence[Row], slack: float) -> list[str]:
     met = goals(rows, slack)
     lines = [f"\n## {TITLES[part]}\n", COLUMNS, *map(str, rows), ""]
     lines.append(f"Goals met: {sum(ok for _, ok in met)} of {len(met)}. Not met:\n")
-    lines += [f"- {what}" for what, ok in met if not ok] or ["- none"]
+    lines += [f"- {label}" for label, ok in met if not ok] or ["- none"]
     return lines
 
 
@@ -483,7 +483,7 @@ def main() -> None:
             rows = [row for future in track(futures, part) for row in future.result()]
             lines = lines_of(part, rows, slack)
             print("\n".join(lines), flush=True)
-            broken += [what for what, ok in goals(rows, slack) if not ok]
+            broken += [label for label, ok in goals(rows, slack) if not ok]
             if not arguments.quick:
                 done.put(part, lines)
     if arguments.quick:

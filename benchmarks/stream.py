@@ -123,12 +123,12 @@ def measured(
                 poison = texts_of(attack, number)
                 drawn = np.random.default_rng(number).permutation(len(rest))[:n_clean]
                 gone = streamed(guard, rest.take(drawn), poison, number)
-                for what, part in (
+                for label, part in (
                     ("poisoned", gone[: len(poison)]),
                     ("clean", gone[len(poison) :]),
                 ):
-                    held[what][0] += int(part.sum())
-                    held[what][1] += len(part)
+                    held[label][0] += int(part.sum())
+                    held[label][1] += len(part)
             cells = " | ".join(str(proportion_interval(*counts)) for counts in held.values())
             line = f"| {attack.knowledge_base} | {attack.name} | {attack.size} | {cells} |"
             print(line, flush=True)

@@ -138,9 +138,9 @@ def error_page(service: str, resource: str, rng: np.random.Generator) -> str:
 def field_page(service: str, resource: str, rng: np.random.Generator) -> str:
     """Return a page on one setting."""
     name = str(rng.choice(list(FIELDS)))
-    kind, what = FIELDS[name]
+    kind, text = FIELDS[name]
     return (
-        f"# {service} {resource.capitalize()} {name}\n\n{what} {rng.choice(ADVICE)}\n\n"
+        f"# {service} {resource.capitalize()} {name}\n\n{text} {rng.choice(ADVICE)}\n\n"
         f"| | |\n|---|---|\n| Type | {kind} |\n| Default | {int(rng.integers(1, 400))} |\n"
         f"| Since | {int(rng.integers(1, 5))}.{int(rng.integers(0, 20))} |\n"
         f"| Update requires | {rng.choice(UPDATES)} |"

@@ -57,13 +57,13 @@ def kept(guard: Guard, rows: Batch, store: dict[str, int] | None = None) -> Writ
     return RowKeeper(guard, rows, {} if store is None else store).write
 
 
-def lines(what: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[str]:
+def lines(label: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[str]:
     """Yield a line of the table for each size of batch."""
     timed(write, rows, 10, WARM_UP)
     for size, n in WRITES.items():
         times = timed(write, rows, size, n) / size
         (cpu, wall), (usual, _) = times.mean(axis=0), np.median(times, axis=0)
-        yield f"| {what} | {known:,} | {size} | {cpu:.2f} | {usual:.2f} | {wall:.2f} |"
+        yield f"| {label} | {known:,} | {size} | {cpu:.2f} | {usual:.2f} | {wall:.2f} |"
 
 
 def adopted(rows: Batch, known: int, url: str) -> None:
@@ -84,8 +84,8 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
             "screening alone": lambda some: guard.screen(rows.take(some)),
             "guarded, in memory": kept(opened(folder), rows),
         }
-        for what, write in ways.items():
-            yield from lines(what, known, write, iter(coming))
+        for label, write in ways.items():
+            yield from lines(label, known, write, iter(coming))
     for name, made in kinds.items():
         url = made.new()
         adopted(rows, known, url)

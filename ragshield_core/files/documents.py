@@ -50,7 +50,7 @@ def json_lines(text: str) -> Iterator[Passage]:
 
 def table(text: str) -> Iterator[Passage]:
     """Yield the rows of a table, each value after the name of its column."""
-    usual = csv.field_size_limit(_LONGEST_FIELD)  # of the whole process
+    usual = csv.field_size_limit(_LONGEST_FIELD)  # a setting of the whole process
     head = text.partition("\n")[0]
     delimiter = max(_DELIMITERS, key=head.count)
     rows = csv.reader(StringIO(text), delimiter=delimiter)
@@ -60,7 +60,7 @@ def table(text: str) -> Iterator[Passage]:
         for row in rows:
             if names is None:
                 names = row
-                if len(row) == 1:  # a list of texts; its first line is one as well
+                if len(row) == 1:  # a list of texts without a head
                     yield from _passage("", row, line)
             else:
                 yield from _passage("", _named(names, row), line)
@@ -179,7 +179,7 @@ def _bytes(path: Path, ending: str, largest: int) -> bytes:
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # starts with that of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -236,9 +236,9 @@ def _encoding(data: bytes) -> str:
 
 def _guessed(sample: bytes) -> str:
     try:
-        from charset_normalizer import from_bytes  # noqa: PLC0415 - of an extra
+        from charset_normalizer import from_bytes  # noqa: PLC0415 - an optional extra
     except ImportError:
-        return "cp1252"  # of most files that are not UTF-8
+        return "cp1252"  # the encoding of most files that are not UTF-8
     best = from_bytes(sample).best()
     if best is None:
         msg = "binary data, not text"

@@ -23,10 +23,10 @@ class FileOutcome:
     """The outcome of a file, or of a folder whose files were not read."""
 
     name: str  # the path within the folder
-    outcome: Outcome  # whether it was read, left out on purpose, or could not be read
-    why: str = ""  # why it was not read; empty for one that was
+    outcome: Outcome  # read, skipped on purpose, or unreadable
+    why: str = ""  # reason if it was not read, else empty
     entries: int = 0  # number of chunks
-    encoding: str = ""  # of a text
+    encoding: str = ""  # encoding if it is a text
     # Number of places with text that people do not see, such as comments
     hidden: int = 0
 

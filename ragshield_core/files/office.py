@@ -63,7 +63,7 @@ class _Package:
             raise UnreadError(msg)
         try:
             with self._zip.open(name) as part:
-                data = part.read(MOST_OF_A_PART + 1)  # whatever its header says
+                data = part.read(MOST_OF_A_PART + 1)  # limited, because headers lie
         except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
             msg = f"a damaged zip archive ({type(error).__name__})"
             raise UnreadError(msg) from None
@@ -74,7 +74,7 @@ class _Package:
 
     def xml(self, name: str) -> Element:
         """Return a part as a tree; raises if it is not XML or declares entities."""
-        from defusedxml.common import DefusedXmlException  # noqa: PLC0415 - of an extra
+        from defusedxml.common import DefusedXmlException  # noqa: PLC0415 - an optional extra
         from defusedxml.ElementTree import ParseError, fromstring  # noqa: PLC0415
 
         try:

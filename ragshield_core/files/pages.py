@@ -140,7 +140,7 @@ def blocks(page: str) -> Iterator[tuple[int, str]]:
 def _parts(page: str) -> Iterator[tuple[int, str]]:
     """Yield texts, and a NUL for each start and end of a block, with their places."""
     unread: list[str] = []
-    opened = Counter[str]()  # how often each stands there: the list may be long
+    opened = Counter[str]()  # open tags by name: a list may be long
     for at, text, tag in texts_and_tags(page):
         if text and not unread:
             yield at, unescape(_NUMBER.sub(r"&#\1", text)).replace("\0", " ")
@@ -151,7 +151,7 @@ def _parts(page: str) -> Iterator[tuple[int, str]]:
         if tag.name in _UNREAD and not tag.closes:
             unread.append(tag.name)
             opened[tag.name] += 1
-        while opened[tag.name] and tag.closes:  # with all that was left open within it
+        while opened[tag.name] and tag.closes:  # closes the unclosed tags inside it
             closed = unread.pop()
             opened[closed] -= 1
             if closed == tag.name:
@@ -170,11 +170,11 @@ class Tag(NamedTuple):
 def texts_and_tags(page: str) -> Iterator[tuple[int, str, Tag | None]]:
     """Yield texts with their places, each with the tag after it, if there is one."""
     ends = _Ends(page)
-    start = place = 0  # of the text, and from where the next tag is looked for
+    start = place = 0  # start of the text, and of the search for the next tag
     while match := _MARK.search(page, place):
         comment, slash, name = match.groups()
         end = ends.of_comment(match.end()) if comment else ends.of_tag(match.end())
-        if end is None:  # never ends: text, to be on the safe side
+        if end is None:  # no end: counts as text, which is safer
             place = match.end()
             continue
         name = (name or "").lower()
@@ -193,7 +193,7 @@ class _Ends:
     def __init__(self, page: str) -> None:
         self._page = page
         self._missing: set[str] = set()
-        self._quotes = True  # whether they hide the end of a tag
+        self._quotes = True  # whether quotes can hide the end of a tag
 
     def of_comment(self, place: int) -> int | None:
         """Return the end of the comment that begins before a place."""
@@ -212,9 +212,9 @@ class _Ends:
         self._quotes = False
         return self._after(">", place)
 
-    def _after(self, what: str, place: int) -> int | None:
-        found = -1 if what in self._missing else self._page.find(what, place)
+    def _after(self, end: str, place: int) -> int | None:
+        found = -1 if end in self._missing else self._page.find(end, place)
         if found < 0:
-            self._missing.add(what)
+            self._missing.add(end)
             return None
-        return found + len(what)
+        return found + len(end)

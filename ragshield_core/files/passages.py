@@ -36,7 +36,7 @@ class Passage:
     # How sure it is hidden on purpose, [0, 1]. Comments and alternative texts have 0: they are only
     # checked for instructions
     sure: float = 1.0
-    beside: bool = False  # whether it only marks text: it is no part of the chunk's text
+    beside: bool = False  # whether it is only a mark, not part of the chunk's text
 
     @property
     def place(self) -> str:
@@ -55,7 +55,7 @@ class Chunk:
     # The place of its beginning, as in Passage
     unit: str
     at: int
-    hidden: list[Passage] = field(default_factory=list)  # what people do not see of it
+    hidden: list[Passage] = field(default_factory=list)  # passages that people do not see
 
     @property
     def id(self) -> str:
@@ -89,7 +89,7 @@ def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
     [(749, 1), (749, 2)]
     """
     chunks: list[Chunk] = []
-    early: list[Passage] = []  # marks that stand before any text
+    early: list[Passage] = []  # marks before any text
     for passage in passages:
         if passage.beside:
             (chunks[-1].hidden if chunks else early).append(passage)
@@ -105,7 +105,7 @@ def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
             if not marked:
                 chunks[-1].hidden.append(passage)
                 marked = True
-    if early and not chunks:  # all that a machine reads stands beside the text
+    if early and not chunks:  # the file has marks only
         chunks = [Chunk(name, 0, early[0].text[:CHUNK], early[0].unit, early[0].number)]
     if early:
         chunks[0].hidden[:0] = early

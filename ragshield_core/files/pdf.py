@@ -42,7 +42,7 @@ _RECOGNISED = "text behind a picture of the page"
 
 def pdf(path: Path) -> Iterator[Passage]:
     """Yield the visible paragraphs of each page, then its hidden texts."""
-    from pypdf import PdfReader  # noqa: PLC0415 - of an extra
+    from pypdf import PdfReader  # noqa: PLC0415 - an optional extra
     from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
 
     try:
@@ -82,7 +82,7 @@ class _Graphics:
     """Graphics state that decides whether text is visible."""
 
     matrix: _Matrix = _IDENTITY
-    fill: colours.Colour | None = _BLACK  # None: a pattern, or colours that are not read
+    fill: colours.Colour | None = _BLACK  # None: a pattern or an unsupported colour
     stroke: colours.Colour | None = _BLACK
     opacity: float = 1.0
     mode: int = 0
@@ -130,7 +130,7 @@ class _Page:
         resources = _resolved(owner.get("/Resources")) or {}
         stream = _Stream(self, graphics, resources)
         forms: list[dict[str, str]] = []
-        shown: list[tuple[Any, str | None]] = []  # operations, and what hides their text, if any
+        shown: list[tuple[Any, str | None]] = []  # operations, and why their text is hidden
         for operands, operator in content.operations:
             kind = stream.follow(operands, operator)
             if operator == b"Do" and operands:
@@ -148,7 +148,7 @@ class _Page:
 
     def _drawn(self, resources: Any, name: Any, stream: _Stream, around: str) -> dict[str, str]:
         """Paint a picture, or return the texts of a form."""
-        from pypdf.generic import ContentStream  # noqa: PLC0415 - of an extra
+        from pypdf.generic import ContentStream  # noqa: PLC0415 - an optional extra
 
         objects = _resolved(resources.get("/XObject")) or {}
         item = _resolved(objects[name]) if name in objects else {}
@@ -171,7 +171,7 @@ class _Page:
 
     def _extracted(self, owner: Any, shown: Sequence[tuple[Any, str | None]], wanted: str) -> str:
         """Return the text of one kind in a stream."""
-        from pypdf import PageObject  # noqa: PLC0415 - of an extra
+        from pypdf import PageObject  # noqa: PLC0415 - an optional extra
         from pypdf.generic import ContentStream, DictionaryObject, NameObject  # noqa: PLC0415
 
         stream = ContentStream(None, self._reader)
@@ -220,7 +220,7 @@ class _Stream:
         self._saved: list[_Graphics] = []
         self._text = self._line = _IDENTITY
         self._path: list[_Box] = []
-        self._marked: list[bool] = []  # whether each open marked content is of a hidden layer
+        self._marked: list[bool] = []  # for each open marked content: in a hidden layer?
 
     @property
     def layer(self) -> str:

@@ -66,7 +66,7 @@ class Worker:
         timer.start()
         try:
             return self._answer(process, path)
-        except (EOFError, OSError, ValueError):  # it was ended
+        except (EOFError, OSError, ValueError):  # the process has ended
             self.close()
             why = f"it took more than {self._seconds:g} seconds" if late.is_set() else "it crashed"
             msg = f"its reader was ended: {why}"
@@ -96,7 +96,7 @@ class Worker:
             command = [sys.executable, "-P", "-m", "ragshield_core.files.worker"]
             root = str(Path(__file__).parents[2])
             paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-            self._process = subprocess.Popen(  # noqa: S603 - a command of our own
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ class Worker:
                 encoding="utf-8",
                 env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
             )
-            _pipes(self._process)[1].readline()  # it is ready: its start is not the file's time
+            _pipes(self._process)[1].readline()  # ready: its start does not count for the file
         return self._process
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 def main() -> None:
     """Answer until the input ends."""
     _limit_memory()
-    answering, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    answering, sys.stdout = sys.stdout, sys.stderr  # output of libraries is no answer
     answering.write("\n")
     answering.flush()
     for line in sys.stdin:
@@ -150,7 +150,7 @@ def _values(path: Path) -> Iterator[Any]:
             yield list(astuple(passage))
     except UnreadError as error:
         yield str(error)
-    except Exception as error:  # noqa: BLE001 - of any library; its message may hold hostile text
+    except Exception as error:  # noqa: BLE001 - any library's; its message may hold hostile text
         yield f"damaged ({type(error).__name__})"
     else:
         yield None
