@@ -1,6 +1,6 @@
 """The page on which people judge held entries: served by itself, or mounted in an application.
 
-Needs the extra ``review``; nothing of it is imported before it is asked for.
+It needs the extra ``review``, which is imported at the first use.
 """
 
 from typing import TYPE_CHECKING, Any

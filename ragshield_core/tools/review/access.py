@@ -20,7 +20,7 @@ from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
-# Nothing from elsewhere, nothing inline, no frame around it and none within.
+# No resources from elsewhere, no inline code, no framing of the page and no frames in it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -56,7 +56,7 @@ class Reviewer:
     name
         Kept in the log with every decision.
     role
-        What they may do.
+        The person's rights.
     """
 
     name: str
@@ -67,10 +67,10 @@ Authenticate = Callable[[Request], Reviewer | None]
 
 
 class Access:
-    """Tells who sends a request, and refuses what nobody of theirs has sent.
+    """Identifies the reviewer behind a request, and refuses forged forms.
 
-    Either the surrounding application tells who sends a request, or each reviewer logs in with a
-    token, and again after some seconds, however busy they were.
+    Either the surrounding application names the sender of a request, or each reviewer logs in with
+    a token, and again once the session has lasted ``seconds``, even if it was active.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Access:
         seconds: float,
     ) -> None:
         self.authenticate, self._tokens, self._seconds = authenticate, dict(tokens), seconds
-        # Sessions that were logged out, and until when they would count.
+        # Sessions that were logged out, and when they would have expired.
         self._ended: dict[str, float] = {}
         self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._looks, self._decisions, self._logins = map(parse, (LOOKS, DECISIONS, LOGINS))
@@ -104,7 +104,7 @@ class Access:
         return Reviewer(name=session["name"])
 
     def log_in(self, request: Request, form: FormData) -> bool:
-        """Begin a session of the reviewer whose token a form has; return whether there is one."""
+        """Begin a session if the form has a reviewer's token; return whether it has one."""
         self._limit(self._logins, "login", "" if request.client is None else request.client.host)
         given = str(form.get("token", "")).strip().encode()
         owners = [n for n, one in self._tokens.items() if hmac.compare_digest(given, one.encode())]
@@ -116,7 +116,7 @@ class Access:
         return bool(owners)
 
     def log_out(self, request: Request) -> None:
-        """End a session, also for whoever has copied its cookie."""
+        """End a session; copies of its cookie stop working too."""
         now = time.time()
         self._ended = {one: until for one, until in self._ended.items() if until > now}
         if "since" in request.session:
@@ -124,7 +124,7 @@ class Access:
         request.session.clear()
 
     def limit(self, request: Request, reviewer: Reviewer) -> None:
-        """Refuse more than a person can read or decide.
+        """Refuse requests that come faster than a person can read or decide.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Access:
 
     @staticmethod
     def check_form(request: Request, form: Mapping[str, Any]) -> None:
-        """Refuse a form that was sent from a page of somebody else.
+        """Refuse a form that was sent from a foreign page.
 
         Raises
         ------
@@ -159,12 +159,12 @@ class Access:
 
 
 def is_name(name: str) -> bool:
-    """Return whether the log can keep it as that of a person."""
+    """Return whether the log can keep ``name`` as a person's name."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()
 
 
 async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Add to an answer what keeps hostile text from doing anything."""
+    """Add the headers that make hostile text harmless to an answer."""
     answer = await call_next(request)
     for name, value in HEADERS.items():
         answer.headers.setdefault(name, value)

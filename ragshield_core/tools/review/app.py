@@ -67,13 +67,13 @@ HOURS = 8.0
 SECRET_BYTES = 32
 # Decisions that can be taken back within a session.
 REMEMBERED = 10
-# Seconds of a request that decides of a whole case: what is left waits for the next one.
+# Seconds of a request that decides on a whole case; remaining entries wait for the next request.
 STEP = 10.0
-# For how long a rule may count, in days.
+# Choices for the duration of a rule, in days.
 DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
-# What a form for a rule has asked for already.
+# Fields of the form for a rule that keep their values after an error.
 GIVEN = ("source", "reason", "detectors")
 
 Page = Callable[["_Visit"], Response]
@@ -95,32 +95,32 @@ def review_app(
     Parameters
     ----------
     store
-        A guarded store, into which entries are released at once; or a quarantine, from which they
-        are released for the next ingestion.
+        A guarded store, which takes released entries at once; or a quarantine, whose released
+        entries are admitted at the next ingestion.
     authenticate
-        From a request to the :class:`Reviewer` who sends it, ``None`` for nobody: your
-        application's own sessions decide. It is called for every request, in a thread.
+        Function from a request to the :class:`Reviewer` who sends it, ``None`` for a stranger. It
+        is called in a thread for every request, and your application's sessions decide.
     tokens
-        Without ``authenticate``: by the names of reviewers, the token that each logs in with. The
-        log names whose it is.
+        Without ``authenticate``: each reviewer's login token, by the reviewer's name. The log
+        records that name.
     two_persons
         Whether a release needs a second person. Off by default.
     hours
-        After which somebody has to log in again; 8 by default, a working day.
+        Hours until a reviewer has to log in again; 8 by default, a working day.
     secret
-        With which cookies are signed; the same in all processes that serve the page. ``None``, the
-        default, draws one: sessions end with the process then.
+        Key that signs cookies, the same in all processes that serve the page. ``None``, the
+        default, draws one, and sessions end with the process.
     https
-        Whether the page is served over TLS, so that cookies never go any other way.
+        Whether the page is served over TLS; browsers then send its cookies over TLS only.
     hosts
-        Names under which it may be reached, against pages that let their own name point here;
-        ``None``, the default, for any, as within an application that sees to it.
+        Allowed host names, against DNS rebinding. ``None``, the default, allows any: an application
+        around the page then has to check them.
 
     Raises
     ------
     ValueError
-        If neither ``authenticate`` nor a token is given: it would be open to everybody. If there
-        are not two tokens for two persons, or one of them is of several.
+        If neither ``authenticate`` nor a token is given, which would let everybody in; if
+        ``two_persons`` has fewer than two tokens, or two reviewers share one.
 
     Examples
     --------
@@ -183,12 +183,12 @@ def review_app(
 
 
 def _check_tokens(tokens: Mapping[str, str], *, two_persons: bool) -> None:
-    """Refuse credentials that would not tell who decides.
+    """Refuse tokens that would not identify the reviewer.
 
     Raises
     ------
     ValueError
-        Says what is expected.
+        If there is none, too few for two persons, a shared or empty one, or a bad name.
     """
     if not tokens:
         msg = (
@@ -212,7 +212,7 @@ def _check_tokens(tokens: Mapping[str, str], *, two_persons: bool) -> None:
 
 
 class _Number(IntegerConvertor):
-    """A number in an address, which every database can hold."""
+    """A number in an address, small enough for every database."""
 
     regex = "[0-9]{1,18}"
 
@@ -221,7 +221,7 @@ register_url_convertor("number", _Number())
 
 
 class _Visit:
-    """A request of somebody who may look."""
+    """A request of a logged-in reviewer."""
 
     def __init__(self, request: Request, reviewer: Reviewer, form: Any) -> None:
         self.request, self.reviewer, self.form = request, reviewer, form
@@ -229,24 +229,24 @@ class _Visit:
 
     @property
     def page(self) -> int:
-        """The number of the page that the address asks for, from 1 on."""
+        """The page number in the address, from 1."""
         return max([1, *_numbers([self.request.query_params.get("page", "")], 9)])
 
     def numbers(self, name: str) -> list[int]:
-        """Return the numbers that fields of the form say."""
+        """Return the numbers in the form's fields of a name."""
         return _numbers(self.form.getlist(name)) if self.form else []
 
     def given(self, name: str) -> str:
-        """Return what a field of the form says, empty if nothing."""
+        """Return the value of a field of the form, empty if there is none."""
         return str(self.form.get(name, ""))
 
     @property
     def note(self) -> str | None:
-        """The reason that the form gives, if any."""
+        """The reason in the form, if any."""
         return self.given("note").strip()[:LONGEST_NOTE] or None
 
     def to(self, name: str, *, told: str | None = None, **path: Any) -> RedirectResponse:
-        """Return an answer that leads to another page, and what is told there."""
+        """Return a redirect to another page, which shows the message ``told``."""
         if told is not None:
             self.session["told"] = told
         return RedirectResponse(self.request.url_for(name, **path).path, status_code=303)
@@ -303,13 +303,13 @@ def _templates() -> Environment:
 
 
 class _Pages:
-    """What is answered."""
+    """Handlers of all pages and forms."""
 
     def __init__(self, desk: Desk, access: Access) -> None:
         self.desk, self.access = desk, access
 
     def show(self, visit: _Visit, name: str, status: int = 200, **values: Any) -> Response:
-        """Return a page for somebody who may look."""
+        """Return a page for a logged-in reviewer."""
         return self.render(visit.request, name, status, reviewer=visit.reviewer, **values)
 
     def render(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:
@@ -332,7 +332,7 @@ class _Pages:
     # Pages
 
     def queue(self, visit: _Visit) -> Response:
-        """Show what waits."""
+        """Show the cases that wait."""
         quarantine = self.desk.quarantine
         cases, there = Cases(quarantine), quarantine.exists()
         narrowed = _narrowed(visit.session)
@@ -359,7 +359,7 @@ class _Pages:
         )
 
     def narrow(self, visit: _Visit) -> Response:
-        """Take over filters; they are kept in the session, since addresses end in logs."""
+        """Set filters; the session keeps them, since addresses end up in logs."""
         waiting = visit.given("waiting")
         chosen = {
             "waiting": waiting if waiting in ("no", "all") else "",
@@ -379,7 +379,7 @@ class _Pages:
         return self._case_page(visit, case)
 
     def decide(self, visit: _Visit) -> Response:
-        """Carry out a decision about entries of a case, or all of it."""
+        """Carry out a decision on some entries of a case, or on all of them."""
         case = self._case(visit.request.path_params["number"])
         action, whole, numbers = _asked(visit)
         note = visit.note
@@ -416,7 +416,7 @@ class _Pages:
         return self._next(visit, case.number, following, told)
 
     def _next(self, visit: _Visit, number: int, following: int | None, told: str) -> Response:
-        """Lead to the next case, or to the first one behind the last one, or to the queue."""
+        """Redirect to the next case, from the last case to the first, or else to the queue."""
         if following is None:
             following = self._around(visit, None).following
         if following in (None, number):
@@ -424,7 +424,7 @@ class _Pages:
         return visit.to("case", told=told, number=following)
 
     def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> str:
-        """Make a rule of a release, if that was ticked; return what became of it."""
+        """Make a rule from a release if the reviewer ticked the box; return a message about it."""
         if not visit.given("rule"):
             return ""
         source = rulable(list(Cases(self.desk.quarantine).entries(numbers).values()))
@@ -442,7 +442,7 @@ class _Pages:
         return f" Rule {rule.number} is in force for {RULE_DAYS} days."
 
     def decide_cases(self, visit: _Visit) -> Response:
-        """Decide of several cases, as they were shown in the queue."""
+        """Decide on several cases, as the queue showed them."""
         named, seen = visit.given("action"), visit.numbers("last")
         if named not in DONE or named == Action.REOPEN or not seen:
             raise HTTPException(400, NAMES_NONE)
@@ -468,9 +468,9 @@ class _Pages:
         return visit.to("queue", told=told)
 
     def _around(self, visit: _Visit, case: Case | None) -> Around:
-        """Return the neighbours of a case in the queue, as the person has narrowed and sorted it.
+        """Return the neighbours of a case in the queue, in the reviewer's filters and order.
 
-        Without the search, which would read all texts again for each case.
+        The search is left out, since it would read all texts again for each case.
         """
         narrowed = _narrowed(visit.session)
         del narrowed["search"]
@@ -543,7 +543,7 @@ class _Pages:
         )
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
-        """Show the rules, and what they are worth."""
+        """Show the rules and their states."""
         now = dt.datetime.now(dt.UTC)
         rules = Rules(self.desk.quarantine).list(every=True)
         return self.show(
@@ -558,7 +558,7 @@ class _Pages:
         )
 
     def make_rule(self, visit: _Visit) -> Response:
-        """Make a rule, or ask for the reason and the time that it needs."""
+        """Make a rule, or ask for a missing reason or duration."""
         days = visit.given("days")
         if days not in DAYS:
             return self.rules(visit, 400, "Say why, and for how long it shall count.")
@@ -591,12 +591,12 @@ class _Pages:
         return visit.to("rules", told=f"Rule {number} counts no more.")
 
     def feedback(self, visit: _Visit) -> Response:
-        """Show what decisions say of detectors and sources."""
+        """Show detectors' and sources' rates, from reviewers' decisions."""
         guard = None if self.desk.store is None else self.desk.store.guard
         return self.show(visit, "feedback.html", feedback=reviewed(self.desk.quarantine, guard))
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
-        """Show how guard and quarantine stand."""
+        """Show the status of guard and quarantine."""
         return self.show(
             visit,
             "health.html",
@@ -606,7 +606,7 @@ class _Pages:
         )
 
     def verify(self, visit: _Visit) -> Response:
-        """Check log and entries, and show what came out; the log is told if they may decide."""
+        """Check log and entries and show the result; the log records it for deciding reviewers."""
         by = visit.reviewer.name if visit.reviewer.role is Role.DECIDE else None
         try:
             self.desk.quarantine.log.verify(by=by)
@@ -615,18 +615,18 @@ class _Pages:
             verified = f"BROKEN: {error}"
         return self.health(visit, printable(verified, 500))
 
-    # Answers to what cannot be done
+    # Answers to refused and failed requests
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        """Say why not."""
-        assert isinstance(error, HTTPException)  # noqa: S101 - of whose handler this is
+        """Return a page with the reason of the refusal."""
+        assert isinstance(error, HTTPException)  # noqa: S101 - this handles no other error
         page = self.render(request, "refused.html", error.status_code, why=error.detail)
         for name, value in (error.headers or {}).items():
             page.headers[name] = value
         return page
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Say what the database or the store says."""
+        """Return a page with the message of the database or the store."""
         return self.render(request, "refused.html", 503, why=printable(str(error), 500))
 
     # Inside
@@ -652,7 +652,7 @@ class _Pages:
         return self.show(visit, "case.html", status, **shown | values | view)
 
     def _tell(self, visit: _Visit, action: Action, done: Sequence[Outcome]) -> str:
-        """Return what was done; it can be taken back in this session."""
+        """Return a message about the decision, which can be taken back in this session."""
         n, n_proposed = sum(one.n_done for one in done), sum(one.n_proposed for one in done)
         told = f"{_entries(n)} {DONE[action]}."
         if action is Action.RELEASE and n and self.desk.store is None:
@@ -675,7 +675,7 @@ NAMES_NONE = "Nothing was done: the form names no decision."
 
 
 def _asked(visit: _Visit) -> tuple[Action, bool, list[int]]:
-    """Return the decision that a form names, whether of a whole case, and the chosen entries."""
+    """Return the decision in a form, whether it is on a whole case, and the chosen entries."""
     if reopened := visit.given("reopen"):
         return Action.REOPEN, reopened == "all", visit.numbers("reopen")
     if (named := visit.given("action")) not in DONE:
@@ -686,9 +686,9 @@ def _asked(visit: _Visit) -> tuple[Action, bool, list[int]]:
 def _within_time(
     steps: Iterable[Outcome], seconds: float | None = None
 ) -> tuple[list[Outcome], str]:
-    """Carry out steps of a decision for some seconds; return their outcomes, and what went wrong.
+    """Carry out steps of a decision for some seconds; return outcomes and any error's message.
 
-    An error of the first step is raised. One of a later step leaves the rest as it was.
+    An error of the first step is raised. An error of a later step leaves the rest unchanged.
     """
     end, done = time.monotonic() + (STEP if seconds is None else seconds), list[Outcome]()
     try:
@@ -704,7 +704,7 @@ def _within_time(
 
 
 def _numbers(given: Iterable[object], digits: int = 18) -> list[int]:
-    """Return numbers as forms write them, in digits of ASCII, which every database can hold."""
+    """Return the given ASCII numbers; longer ones than ``digits`` do not fit all databases."""
     texts = [one for one in map(str, given) if len(one) <= digits]
     return [int(one) for one in texts if one.isascii() and one.isdecimal()]
 
@@ -720,7 +720,7 @@ def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
 
 
 def _order(given: str) -> Order:
-    """Return the order that somebody asks for, by severity if none."""
+    """Return the order of that name, or by severity if there is none."""
     return Order(given) if given in list(Order) else Order.SEVERITY
 
 

@@ -1,4 +1,4 @@
-"""The queue of the reviewers: held entries in cases, each of which takes one decision."""
+"""The reviewers' queue: held entries in cases, with one decision per case."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 # Rows of a page.
 LIMIT = 50
-# Bytes of a text in which the words that convict are looked for, on a page of the queue.
+# Bytes of a text that a page of the queue searches for the convicting words.
 QUOTABLE = 4_000
-# Cases among which the neighbours of one are looked for.
+# First cases of the queue, among which a case has neighbours.
 FAR = 1_000
 
 
 class Order(StrEnum):
     """Order of cases."""
 
-    SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most that wait
-    AGE = "age"  # the oldest
-    SIZE = "size"  # with the most entries that wait
+    SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most waiting
+    AGE = "age"  # the oldest first
+    SIZE = "size"  # the most waiting entries first
 
 
 ORDERS: dict[Order, tuple[Any, ...]] = {
-    # A calibration knows no finding to be rarer than one in its clean sample: many are as rare.
+    # The size of the clean sample limits how rare a finding can be, so ties in rarity are common.
     Order.SEVERITY: (CaseRow.rank.desc(), CaseRow.rarity.desc(), CaseRow.n_waiting.desc()),
     Order.AGE: (CaseRow.opened_at,),
     Order.SIZE: (CaseRow.n_waiting.desc(),),
@@ -53,27 +53,27 @@ class Case:
     """Entries that are judged together."""
 
     number: int  # of its first entry
-    store: str | None  # of its entries; None for whichever asks
+    store: str | None  # of its entries; None for any store
     n_waiting: int
     n_released: int
     n_confirmed: int
     n_members: int
-    severity: Severity  # by the effect on answers; unknown of what no calibrated detector found
-    # Orders of magnitude by which the strongest finding is rare: 3.0 if one clean entry in a
-    # thousand scores as high; 0 where that is unknown. The tie-breaker within a severity.
+    severity: Severity  # by the effect on answers; unknown if no calibrated detector found it
+    # Rarity of the strongest finding in orders of magnitude: 3.0 if one clean entry in a thousand
+    # scores as high; 0 if unknown. It breaks ties within a severity.
     rarity: float
     opened_at: dt.datetime  # when its first entry was held
     latest_at: dt.datetime
-    detectors: tuple[str, ...]  # that have found any of them
-    source: str | None  # that its first entry claims to be of, as it is kept: long ones by a digest
+    detectors: tuple[str, ...]  # with a finding in any entry
+    source: str | None  # claimed by its first entry, as stored: a long one by its digest
 
 
 class Place(NamedTuple):
-    """An entry of a case, without what it says."""
+    """An entry of a case, without its text."""
 
     number: int
     id: str
-    store: str | None  # None for whichever asks
+    store: str | None  # None for any store
     status: Status
 
 
@@ -98,14 +98,14 @@ class Page(NamedTuple):
 class Around(NamedTuple):
     """The place of a case in the queue, from 1, and its neighbours there."""
 
-    place: int  # 0 for a case that is not there
+    place: int  # 0 for a case outside the queue
     n_cases: int
     previous: int | None
     following: int | None
 
 
 class Cases:
-    """Review cases of a quarantine, as one store or all of its namespace see them.
+    """Review cases of a quarantine: those of its store, or of its whole namespace.
 
     Examples
     --------
@@ -131,12 +131,12 @@ class Cases:
         limit: int = LIMIT,
         offset: int = 0,
     ) -> Page:
-        """Return a page of cases, and how many there are on all pages.
+        """Return a page of cases, and the number of cases on all pages.
 
-        Only those with entries that are ``waiting``, or without; found by a ``detector``; of a
-        ``source``; or with an entry in whose id, or the first 4,000 characters of whose text, a
-        ``search`` is found, in upper or lower case. That reads all texts: once on the first page,
-        else twice. Past the end, the last page is returned.
+        Filters keep cases with ``waiting`` entries, or without; found by a ``detector``; of a
+        ``source``; or with an entry that has ``search`` in its id or in the first 4,000 characters
+        of its text, in any case. A search reads all texts: once for the first page, twice for
+        others. An offset past the end returns the last page.
         """
         query = self._queue(waiting, detector, source, search, order)
         with self._quarantine.database.read() as session:
@@ -158,10 +158,10 @@ class Cases:
         source: str | None = None,
         order: Order | str = Order.SEVERITY,
     ) -> Around:
-        """Return where a case is in the queue, and which come before and after it.
+        """Return the place of a case in the queue, and its neighbours there.
 
-        The queue is narrowed as of :meth:`page`. Of a case that is not among its first
-        thousand, the first one follows.
+        Filters are those of :meth:`page`. A case outside the first thousand is followed by the
+        first case of the queue.
         """
         query = self._queue(waiting, detector, source, None, order)
         with self._quarantine.database.read() as session:
@@ -176,29 +176,29 @@ class Cases:
         )
 
     def detectors(self) -> tuple[str, ...]:
-        """Return the names of all detectors that have found something that waits."""
+        """Return the names of all detectors with findings in cases that wait."""
         query = select(CaseRow.detectors).where(*self._waiting()).distinct()
         with self._quarantine.database.read() as session:
             names = {name for names in session.scalars(query) for name in names.split()}
         return tuple(sorted(names))
 
     def show(self, number: int) -> Case:
-        """Return one case.
+        """Return a case, or the larger case that it has become a part of.
 
         Raises
         ------
         QuarantineError
-            If there is none of that number; it may be a part of another one by now.
+            If no case has that number.
         """
         with self._quarantine.database.read() as session:
             return self._show(session, number)
 
     def members(self, number: int, *, limit: int = LIMIT, offset: int = 0) -> tuple[HeldEntry, ...]:
-        """Return a page of the entries of a case, those that wait first, then as they came.
+        """Return a page of the entries of a case: waiting ones first, then by order of arrival.
 
-        How many wait is taken from the case: of a million nobody counts them. Where that is no
-        longer so, because somebody decides of them at the moment or the database was changed past
-        ragshield, a page may lack entries or have some of the next.
+        The number of waiting entries is the case's own count, since counting a million rows is
+        slow. If that is outdated, because somebody is deciding on them or another program changed
+        the database, a page may lack entries or repeat some of the next page.
 
         Raises as :meth:`show`.
         """
@@ -219,15 +219,15 @@ class Cases:
                     limit - len(numbers)
                 )
                 numbers += session.scalars(others.offset(max(0, offset - case.n_waiting)))
-        # Only now what is long.
+        # Texts are read last, for this page only.
         return tuple(self.entries(numbers).values())
 
     def places(
         self, number: int, *, after: int = 0, until: int, limit: int = LIMIT
     ) -> tuple[Place, ...]:
-        """Return entries of a case as they came, however they stand: as quick at any place of it.
+        """Return entries of a case in order of arrival, whatever their status.
 
-        Those that came after an entry of one number, up to one of another.
+        Their numbers are above ``after``, up to ``until``; late pages are as quick as early ones.
         """
         query = select(MemberRow.number).where(
             *self._of(number), MemberRow.number > after, MemberRow.number <= until
@@ -240,7 +240,7 @@ class Cases:
     def as_decided(
         self, decisions: Mapping[tuple[str, str], Status], *, by: str
     ) -> tuple[Place, ...]:
-        """Return entries that still stand as somebody decided, by id and fingerprint."""
+        """Return entries that still have the status ``by`` gave them, by id and fingerprint."""
         query = PLACES.add_columns(HeldRow.fingerprint, HeldRow.reviewed_by)
         query = query.where(*seen_by(self._quarantine))
         ids = list(dict.fromkeys(entry_id for entry_id, _ in decisions))
@@ -254,9 +254,9 @@ class Cases:
             )
 
     def newest(self, number: int | None = None) -> int:
-        """Return the number of the entry that came last into a case; 0 if there is none.
+        """Return the number of the latest entry of a case; 0 if there is none.
 
-        Without a case, of any in the database: what comes later has a higher one.
+        Without a case, of the whole database: later entries have higher numbers.
         """
         query = select(func.max(MemberRow.number))
         if number is not None:
@@ -265,13 +265,13 @@ class Cases:
             return int(session.scalar(query) or 0)
 
     def n_later(self, number: int, last: int) -> int:
-        """Return how many entries of a case came later than one of them."""
+        """Return the number of entries of a case after entry ``last``."""
         query = select(func.count()).where(*self._of(number), MemberRow.number > last)
         with self._quarantine.database.read() as session:
             return int(session.scalar(query) or 0)
 
     def of(self, ids: Sequence[str]) -> tuple[Case, ...]:
-        """Return the cases of entries that wait, by their ids."""
+        """Return the cases of waiting entries with these ids."""
         numbers: set[int] = set()
         query = (
             select(MemberRow.case_number, HeldRow.status)
@@ -290,7 +290,7 @@ class Cases:
             return tuple(_case(row) for row in found if self._sees(row))
 
     def entries(self, numbers: Sequence[int]) -> dict[int, HeldEntry]:
-        """Return entries by their numbers; those that are not here are left out."""
+        """Return entries by their numbers; missing ones are left out."""
         quarantine = self._quarantine
         query = select(HeldRow).where(checked(HeldRow.namespace) == quarantine.namespace)
         if quarantine.store is not None:
@@ -303,9 +303,9 @@ class Cases:
         return {number: found[number] for number in numbers if number in found}
 
     def numbers_of(self, held: Sequence[HeldEntry]) -> dict[int, int]:
-        """Return the numbers of the cases that entries are in, by those of the entries.
+        """Return the case number of each entry, by the entry's number.
 
-        What was replaced or readmitted, and never held, is in none.
+        Replaced and readmitted revisions that were never held have no case.
         """
         query = select(MemberRow.number, MemberRow.case_number)
         query = query.where(checked(MemberRow.namespace) == self._quarantine.namespace)
@@ -317,7 +317,7 @@ class Cases:
         return found
 
     def firsts(self, cases: Sequence[Case]) -> dict[int, tuple[tuple[Finding, ...], str]]:
-        """Return what was found in the first entry of each case, and how its text begins."""
+        """Return the findings and the beginning of the text of the first entry of each case."""
         begins = func.substr(HeldRow.text, 1, QUOTABLE)
         query = select(HeldRow.number, HeldRow.findings, begins)
         query = query.where(HeldRow.number.in_([case.number for case in cases]))
@@ -329,17 +329,17 @@ class Cases:
             }
 
     def n_waiting(self) -> int:
-        """Return how many entries wait, as cases count them: quick, however many there are."""
+        """Return the number of waiting entries from the cases' counts, in a quick query."""
         query = select(func.sum(CaseRow.n_waiting)).where(*self._waiting())
         with self._quarantine.database.read() as session:
             return int(session.scalar(query) or 0)
 
     def whole(self) -> bool:
-        """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
+        """Return whether the cases' counts match the waiting entries; if not, :meth:`regroup`."""
         return self.n_waiting() == self._quarantine.count()
 
     def regroup(self) -> int:
-        """Tell the cases of all namespaces anew, from the entries; return how many there are."""
+        """Rebuild the cases of all namespaces from the entries; return their number."""
         regroup = partial(grouping.regroup, digests=self._quarantine.log.digests)
         return self._quarantine.database.write(regroup)
 
@@ -351,7 +351,7 @@ class Cases:
         return MemberRow.case_number == number, tenant
 
     def _show(self, session: Session, number: int) -> Case:
-        """Return a case, or that which it is a part of by now."""
+        """Return a case, or the larger case that it has become a part of."""
         mine = MemberRow.namespace == self._quarantine.namespace
         now = session.scalar(select(MemberRow.case_number).where(MemberRow.number == number, mine))
         query = select(CaseRow).where(CaseRow.namespace == self._quarantine.namespace)
@@ -365,7 +365,7 @@ class Cases:
         return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)
 
     def _waiting(self) -> list[ColumnElement[bool]]:
-        """Return conditions on cases with entries that wait."""
+        """Return conditions on cases with waiting entries."""
         return [*seen_by(self._quarantine, CaseRow), CaseRow.is_open == 1]
 
     def _queue(
@@ -376,7 +376,7 @@ class Cases:
         search: str | None,
         order: Order | str,
     ) -> Select[tuple[CaseRow]]:
-        """Return a query for cases in an order; ties by number."""
+        """Return a query for cases in an order, with ties broken by number."""
         where = seen_by(self._quarantine, CaseRow)
         mine = MemberRow.namespace == self._quarantine.namespace
         if waiting is not None:
@@ -388,8 +388,8 @@ class Cases:
             of_source = MemberRow.source == document_key(source)
             where.append(CaseRow.number.in_(select(MemberRow.case_number).where(mine, of_source)))
         if search:
-            # Materialised: PostgreSQL takes a third of all entries to hold any text, and would
-            # rather look for the members of each case.
+            # Materialised: PostgreSQL estimates that any text matches a third of all entries, and
+            # would search the members of each case instead.
             holds = MemberRow.searched.contains(grouping.searched(search), autoescape=True)
             found = select(MemberRow.case_number).where(mine, holds).distinct().cte("found")
             found = found.prefix_with("MATERIALIZED", dialect="postgresql")

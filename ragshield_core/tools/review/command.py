@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = 8642
-# Of the token: nobody guesses it.
+# Bytes of a token: too many to guess.
 TOKEN_BYTES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class People:
-    """The options that say who reviews."""
+    """The options that name the reviewers."""
 
     reviewer: Annotated[
         list[str] | None,
@@ -55,9 +55,9 @@ def review_command(
 ) -> None:
     """Serve the page on which people judge held entries, and print the tokens that open it.
 
-    Each reviewer has a token, and decisions stand under the name that it belongs to.
-    For this machine only, unless a certificate is given: texts and tokens would be readable on the
-    network. For many people, mount ragshield_core.tools.review.review_app in an application that
+    Each reviewer has a token, and the log records decisions under the token's name.
+    Without a certificate the page serves this machine only: the network could read texts and
+    tokens. For many people, mount ragshield_core.tools.review.review_app in an application that
     knows them.
     """
     try:
@@ -105,7 +105,7 @@ def review_command(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
-    with _bound(host, port) as bound:  # before a token is shown of a page that is not served
+    with _bound(host, port) as bound:  # first: no token is shown if the port is taken
         shown = f"[{host}]" if ":" in host else host
         console = Console()
         console.print(Text(f"http{'s' if secure else ''}://{shown}:{bound.getsockname()[1]}/"))
@@ -115,12 +115,12 @@ def review_command(
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there.
+    """Return a socket that listens on a host and port.
 
     Raises
     ------
     ConfigurationError
-        If it cannot.
+        If it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""Decisions of reviewers: in force at once for all who read or write the store."""
+"""Decisions of reviewers, in force at once for every reader and writer of the store."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ragshield_core.tools.review.quarantine_report import heading
 if TYPE_CHECKING:
     from ragshield_core.store.guarded import Guarded
 
-# Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
-# a request, or for a write of theirs, shall not wait for long.
+# Entries of one transaction of a decision: a case may have a million, and a long transaction would
+# block the reviewer's request and other writers.
 AT_ONCE = 200
-# Actions in the log: a proposal to release, and that entries stay held.
+# Actions in the log: a proposal to release entries, and a decision to keep them held.
 WOULD_RELEASE, KEEP = "would release", "keep"
 
 
 class Action(StrEnum):
-    """A decision about held entries, or about decided ones, to let them wait again.
+    """A decision about held entries, or the reopening of decided ones.
 
-    As the log calls it.
+    Values are the log's names of actions.
     """
 
     RELEASE = "release"
@@ -50,7 +50,7 @@ DECIDED = {Action.RELEASE: Status.RELEASED, Action.CONFIRM: Status.CONFIRMED}
 
 
 class ConflictError(Exception):
-    """Somebody else has decided meanwhile, and nothing was done; ``entries`` are as they are."""
+    """Somebody else decided meanwhile, so nothing was done; ``entries`` have their new status."""
 
     def __init__(self, entries: Sequence[HeldEntry], missing: int) -> None:
         super().__init__("somebody else has decided meanwhile")
@@ -62,14 +62,14 @@ class Outcome(NamedTuple):
 
     n_done: int
     n_proposed: int  # these wait for a second person
-    lines: tuple[int, int]  # the first and the last one of the log that tell of it
+    lines: tuple[int, int]  # the first and the last line of the log about it
 
 
 class Desk:
-    """Carries out what reviewers decide, on entries of the namespace and store of a quarantine.
+    """Carries out reviewers' decisions on entries of a quarantine's namespace and store.
 
-    They are released into the guarded ``store``, or without one at hand admitted when they are
-    ingested again. With ``two_persons``, a release needs a second one: the first one proposes it.
+    Released entries go into the guarded ``store``; without one, the guard admits them when they are
+    ingested again. With ``two_persons``, one person proposes a release and another one agrees.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Desk:
     def decide(
         self, action: Action, numbers: Sequence[int], *, by: str, note: str | None
     ) -> Outcome:
-        """Decide of entries by their numbers.
+        """Decide on entries by their numbers.
 
         Raises
         ------
         ConflictError
             If one of them waits no longer; nothing is done then.
         RAGShieldError
-            If the store or the database refuses; what it says tells what was done.
+            If the store or the database refuses; the message tells what was done.
         """
         found = Cases(self.quarantine).entries(numbers)
         late = [one for one in found.values() if one.status not in action.of]
@@ -99,10 +99,10 @@ class Desk:
     def decide_seen(
         self, action: Action, number: int, last: int, *, by: str, note: str | None
     ) -> Outcome | None:
-        """Decide of a small case by its title; ``None`` if it is large, or not what was seen.
+        """Decide on a small case by its title; return ``None`` if it is large or has changed.
 
-        Confirmed are only the entries that the title speaks against, up to the last one that was
-        here when it was shown.
+        The decision covers entries up to number ``last``, the latest one when the case was shown.
+        It confirms only the entries that the title convicts.
         """
         cases = Cases(self.quarantine)
         try:
@@ -130,19 +130,18 @@ class Desk:
         last: int | None = None,
         n_seen: int | None = None,
     ) -> Iterator[Outcome]:
-        """Decide of a whole case; yield an outcome for some hundred entries at a time.
+        """Decide on a whole case; yield an outcome for each batch of up to 200 entries.
 
-        Whoever stops, or is cut off, loses nothing: each some hundred are decided of, and logged,
-        together, and what is left is as it was. The same decision goes on with it.
+        Each batch is decided and logged in one transaction. If the caller stops or crashes, the
+        remaining entries are unchanged, and the same decision continues with them.
 
-        Nobody has seen entries behind the ``last`` number, or more of them than ``n_seen``: these
-        say how the case was when somebody looked at it; ``None`` for as it is now.
+        ``last`` and ``n_seen`` describe the case that the reviewer saw: its highest number and its
+        count of entries. ``None``, the default, takes the case as it is now.
 
         Raises
         ------
         QuarantineError
-            If the case becomes a part of another one, or others a part of it; and if the database
-            refuses.
+            If the case joins another one or another one joins it, or if the database refuses.
         RAGShieldError
             If the store refuses.
         """
@@ -165,7 +164,7 @@ class Desk:
                 raise QuarantineError(msg)
             places = cases.places(number, after=at, until=last, limit=AT_ONCE)
             some = [one for one in places if one.status in action.of]
-            if action is Action.REOPEN:  # not where another revision waits under the id
+            if action is Action.REOPEN:  # skip an id under which another revision waits
                 held = self.quarantine.held_ids([one.id for one in some])
                 some = [one for one in some if one.id not in held]
             if some:
@@ -174,16 +173,16 @@ class Desk:
                 except QuarantineError:
                     if cases.places(number, after=at, until=last, limit=AT_ONCE) == places:
                         raise
-                    continue  # somebody else has decided of one just now
+                    continue  # somebody else has just decided on one of them
                 yield outcome
-            # The last entries of a case may be gone: there is nothing behind those that are.
+            # The last entries of a case may be gone: a short page is the end of the case.
             at = places[-1].number if len(places) == AT_ONCE else last
 
     def undo(self, lines: tuple[int, int], *, by: str) -> Iterator[Outcome]:
-        """Take a decision back; yield an outcome for some hundred lines of the log at a time.
+        """Take a decision back; yield an outcome for each batch of up to 200 lines of the log.
 
-        The lines are the first and the last one that tell of it; those of an outcome were dealt
-        with. Whoever has decided takes it back; later decisions of others stand.
+        ``lines`` are the first and the last line about the decision; an outcome names the lines
+        that are done. Only the decisions of ``by`` are undone; later ones of others stand.
         """
         at, last = lines[0] - 1, lines[1]
         while at < last:
@@ -208,7 +207,7 @@ class Desk:
                 )
         released = [one.id for one in held if one.status is Status.RELEASED]
         if self.store is not None and released:
-            # Hidden from readers since it was reopened; here it leaves the store as well.
+            # Readers have not seen it since it was reopened; this also deletes it from the store.
             self.store.recall(released, [because[i] for i in released], by=by, note=note)
 
     def _decide(
@@ -235,7 +234,7 @@ class Desk:
         return Outcome(len(held), len(alone), (before + 1, self.quarantine.log.end()))
 
     def by_store(self, held: Sequence[HeldEntry | Place]) -> Iterator[tuple[Quarantine, list[str]]]:
-        """Yield ids of entries with the quarantine of the store that they are of."""
+        """Yield ids of entries by store, with the quarantine of that store."""
         parts: dict[str | None, list[str]] = {}
         own = self.store is not None or self.quarantine.store is not None
         for one in held:
@@ -247,12 +246,12 @@ class Desk:
 def note_in_log(
     quarantine: Quarantine, ids: Sequence[str], action: str, *, by: str, why: str | None = None
 ) -> None:
-    """Note in the log that a reviewer would release held entries, or keeps them held.
+    """Write to the log that a reviewer would release held entries, or keeps them held.
 
     Raises
     ------
     QuarantineError
-        If one of the ids is not held; nothing is noted then.
+        If one of the ids is not held; nothing is written then.
     """
 
     def work(session: Session, changes: Changes) -> None:
@@ -271,7 +270,7 @@ def note_in_log(
 def proposed(quarantine: Quarantine, ids: Sequence[str]) -> Mapping[str, LogRecord]:
     """Return the open proposal for each held entry that has one, by id.
 
-    Only if the log vouches for it, and nothing was decided or noted since.
+    A proposal is open if the digests of the log confirm it and no later line is about its entry.
     """
     with quarantine.database.read() as session:
         held = [rows[-1] for rows in revisions(session, quarantine, ids, Status.HELD).values()]

@@ -1,4 +1,4 @@
-"""What decisions of reviewers say of detectors and sources."""
+"""Precision and false-positive rates of detectors and sources, from reviewers' decisions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 
 # Rows that are read at a time.
 PAGE = 5_000
-# Where a revision stands that was found by a detector and not replaced by another since.
+# Counters by status, for revisions that a detector found and no later revision replaced.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
 
 
 def _each_found(quarantine: Quarantine) -> Iterator[tuple[str, str | None, set[str]]]:
-    """Yield where each entry stands that detectors held, its lineage, and names of these detectors.
+    """Yield status, lineage and detectors of each entry that detectors held.
 
-    Reads a page at a time, since a flood has a million, and nothing of other tenants: each status
-    has its numbers in an index.
+    It reads page by page, since a flood has a million entries. An index over status and number
+    spares reading other tenants' rows.
     """
     if not quarantine.exists():
         return
@@ -53,16 +53,16 @@ def _each_found(quarantine: Quarantine) -> Iterator[tuple[str, str | None, set[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Decisions about the entries that one detector, or all, held; or about those of one source.
+    """Decisions about the held entries of one detector, of one source, or of all detectors.
 
     Attributes
     ----------
     name
-        Of the detector; the lineage of the source, ``None`` for entries that claim none.
+        Of the detector; the lineage of the source, ``None`` for entries without one.
     released, confirmed, waiting
-        Entries that a person found to be clean, or poisoned, or has not looked at.
+        Numbers of entries that a person judged clean, judged poisoned, or has not judged.
     screened
-        Entries that were judged since the first calibration; ``None`` where nobody knows.
+        Number of entries judged since the first calibration; ``None`` if unknown.
     """
 
     name: str | None
@@ -73,25 +73,25 @@ class Judged:
 
     @property
     def held(self) -> int:
-        """How many were held."""
+        """Number of held entries."""
         return self.released + self.confirmed + self.waiting
 
     @property
     def precision(self) -> Interval:
-        """Share of what was reviewed that is poisoned, with its exact interval (Clopper-Pearson).
+        """Share of reviewed entries that are poisoned, with its exact interval (Clopper-Pearson).
 
-        Who reviews the most suspicious first sees a higher share than is in what waits.
+        It overstates the share among waiting entries if the most suspicious are reviewed first.
         """
         return exact_interval(self.confirmed, self.confirmed + self.released)
 
     @property
     def fpr(self) -> Interval | None:
-        """Share of clean entries that was held, the false-positive rate; ``None`` if not known.
+        """False-positive rate: the share of clean entries that was held; ``None`` if unknown.
 
-        The mean takes what waits to be clean as often as what was reviewed, and all of it where
-        nothing was. The interval goes from the lower end where none of it is clean to the upper end
-        where all of it is (Clopper-Pearson each), so that it covers whatever a review will find.
-        What was let in counts as clean.
+        The mean assumes that waiting entries are clean as often as reviewed ones; if none was
+        reviewed, that all are clean. The interval (Clopper-Pearson) reaches from the lower end if
+        no waiting entry is clean to the upper end if all are, so it covers every result of a
+        review. Admitted entries count as clean.
         """
         if not self.screened:
             return None
@@ -112,7 +112,7 @@ class Judged:
 class Feedback(NamedTuple):
     """Reviewers' decisions in total, by detector and by source, most held first.
 
-    An entry that several detectors objected to counts for each of them, and once in ``total``.
+    An entry that several detectors found counts for each of them, and once in ``total``.
     """
 
     total: Judged
@@ -126,18 +126,18 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     Parameters
     ----------
     quarantine
-        Of the entries; of one store, or of all of its namespace.
+        Of the entries: of one store, or of all stores of its namespace.
     guard
-        Knows how many entries were screened since its first calibration, which false-positive rates
-        need. ``None`` for shares of what was reviewed only.
+        Tells how many entries were screened since its first calibration, which false-positive rates
+        need. Without it, the default, only precision is known.
 
     Notes
     -----
-    Counted are revisions with a finding above its threshold at which they were held. Those that a
-    person held by hand, that could not be judged, or that a later revision took the place of say
-    nothing of detectors. What was purged is gone: rates are too low by it. What was held before the
-    first calibration, by default thresholds, counts as held and not as screened: rates are too high
-    by it. The database is believed; ``quarantine.log.verify()`` says whether it was changed.
+    Only revisions count that were held by a finding above its threshold, not those that a person
+    held by hand, that were unjudged, or that a later revision replaced. Purged entries are missing,
+    which lowers rates. Entries held before the first calibration, by default thresholds, count as
+    held but not as screened, which raises rates. The function trusts the database;
+    ``quarantine.log.verify()`` says whether it was changed.
 
     Examples
     --------

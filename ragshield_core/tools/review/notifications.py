@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# As many poisoned passages as PoisonedRAG writes for one question.
+# PoisonedRAG writes as many passages for one question.
 GROUP = 5
-# Notices that wait for their targets; more are dropped, counted, and said in the log.
+# Notices that wait for delivery; further ones are dropped, counted and logged.
 WAITING = 1_000
 # Ids of one notice.
 SHOWN_IDS = 20
-# Notices of this process that are not told again.
+# Delivered notices that this process remembers, so that it does not repeat them.
 REMEMBERED = 10_000
-# Seconds for which a process that ends waits for what is on its way.
+# Seconds that an exiting process waits for undelivered notices.
 LAST = 5.0
-# Characters of what is said, of which Slack takes 3,000 after each became at most five; ids in it.
+# Characters of a message, and ids in it. Slack takes 3,000, and escapes one as up to five.
 LONGEST, NAMED = 450, 5
-# Seconds for one try, and how often it is tried: about two minutes with the pauses between.
+# Seconds of one try, and the number of tries: about two minutes with the pauses between.
 TIMEOUT, TRIES = 10.0, 6
 LONGEST_PAUSE = 60.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -59,15 +59,15 @@ SHORTEST_SECRET, LONGEST_SECRET = 24, 64
 class Kind(StrEnum):
     """Kind of a notice."""
 
-    GROUP_HELD = "group_held"  # a case has as many waiting entries as somebody wants to hear of
-    QUEUE_LONG = "queue_long"  # more entries wait than somebody wants to
+    GROUP_HELD = "group_held"  # a case has at least `group` waiting entries
+    QUEUE_LONG = "queue_long"  # more than `longest_queue` entries wait
     SOURCE_ASKED = "source_asked"  # a new source or a mass attack: a person has to decide
     DETECTOR_FAILING = "detector_failing"
     CANARY_DRIFTED = "canary_drifted"
-    LOG_BROKEN = "log_broken"  # the log of a quarantine, or its entries, were changed
+    LOG_BROKEN = "log_broken"  # somebody changed the log of a quarantine, or its entries
 
 
-# What messages for people say first.
+# Titles of messages to people.
 TITLES = {
     Kind.GROUP_HELD: "RAGShield holds entries that belong together",
     Kind.QUEUE_LONG: "The quarantine of RAGShield has become long",
@@ -86,19 +86,19 @@ class Notice:
     Attributes
     ----------
     id
-        The same in every process that tells of the same, so that a receiver can drop doubles.
+        The same from every process for the same event, so that a receiver can drop duplicates.
     kind
-        What has happened.
+        The kind of event.
     said
-        The same in a sentence.
+        The event in a sentence.
     namespace, store
-        Where; a store of ``None`` for none in particular.
+        Of the quarantine; ``None`` for no particular store.
     at
-        When it was noticed, UTC.
+        Time of the notice, UTC.
     data
         JSON-ready: ids, counts, names of detectors.
     page
-        Of the review page, where a person sees to it.
+        Part of the review page where a person can act on it.
     """
 
     id: str
@@ -124,20 +124,20 @@ Target = Callable[[Notice], object]
 
 
 class Notifier:
-    """Tells targets what has happened, from a thread of its own.
+    """Sends notices to targets, from a thread of its own.
 
     Parameters
     ----------
     targets
         Each is called with a :class:`Notice`: a function of yours, or a
-        :class:`~ragshield_core.tools.review.notifications.Webhook`. One that raises is named in the
-        log, and keeps no other from hearing.
+        :class:`~ragshield_core.tools.review.notifications.Webhook`. If one raises, the log names it
+        and the other targets still get the notice.
     group
-        Waiting entries of a case from which on it is told of; 5 by default, as many texts as
-        PoisonedRAG writes for one question. ``None`` tells of no groups.
+        Waiting entries from which a case gets a notice; 5 by default, as many texts as PoisonedRAG
+        writes for one question. ``None`` sends no notices about cases.
     longest_queue
-        Waiting entries above which the queue is told of, once until it was shorter again;
-        ``None``, the default, for never.
+        Waiting entries above which the queue gets a notice, repeated only after the queue was
+        shorter; ``None``, the default, for never.
 
     Examples
     --------
@@ -168,7 +168,7 @@ class Notifier:
         self._thread: threading.Thread | None = None
 
     def tell(self, notice: Notice) -> None:
-        """Tell a notice, once in this process; returns at once."""
+        """Queue a notice for delivery, once per process, and return at once."""
         with self._lock:
             if notice.id in self._told:
                 return
@@ -184,12 +184,12 @@ class Notifier:
             self._waiting.put_nowait(notice)
         except queue.Full:
             self.n_dropped += 1
-            logger.error(  # noqa: TRY400 - nothing went wrong but the number of them
+            logger.error(  # noqa: TRY400 - the traceback of a full queue says nothing
                 "notice %s is dropped: %d wait for their targets", notice.id, WAITING
             )
 
     def flush(self, seconds: float = LAST) -> bool:
-        """Wait until targets have heard everything, or some seconds; return whether they have."""
+        """Wait up to some seconds for the delivery of all notices; return whether it is done."""
         end = time.monotonic() + seconds
         while self._waiting.unfinished_tasks:
             if time.monotonic() > end:
@@ -198,17 +198,17 @@ class Notifier:
             time.sleep(0.01)
         return True
 
-    # What is noticed
+    # Events
 
     def screened(self, report: Report, quarantine: Quarantine) -> None:
-        """Look at what a guard has decided; what cannot be asked is told the next time.
+        """Send notices about a guard's decisions; a failed query is repeated the next time.
 
         Parameters
         ----------
         report
-            Of entries that are held by now.
+            Of a screening whose suspicious entries are held by now.
         quarantine
-            Where.
+            Of these entries.
         """
         self._notice_failures(report, quarantine)
         ids = [d.entry_id for d in (*report.quarantined, *report.retroactive)]
@@ -221,14 +221,14 @@ class Notifier:
             logger.warning("what waits cannot be told of: %s", type(error).__name__)
 
     def asked(self, questions: Iterable[Question], quarantine: Quarantine) -> None:
-        """Tell of sources of which far more is held than accepted, each once.
+        """Send one notice for each source with far more held entries than the accepted rate.
 
         Parameters
         ----------
         questions
             As :meth:`ragshield_core.learning.calibration.Sources.questions` returns them.
         quarantine
-            Where their entries are held.
+            Of the sources' held entries.
         """
         for question in questions:
             name = None if question.source is None else printable(question.source, 200)
@@ -237,13 +237,12 @@ class Notifier:
             self._notice(Kind.SOURCE_ASKED, quarantine, key, str(question), told, page="")
 
     def drifted(self, report: Any) -> None:
-        """Tell that canaries drifted, for :meth:`ragshield_core.tools.canary.CanaryMonitor.watch`.
+        """Send a notice of drift, for :meth:`ragshield_core.tools.canary.CanaryMonitor.watch`.
 
         Parameters
         ----------
         report
-            A :class:`~ragshield_core.tools.canary.DriftReport`; nothing is told of one without
-            drift.
+            A :class:`~ragshield_core.tools.canary.DriftReport`; without drift nothing is sent.
         """
         if not report.flagged:
             return
@@ -257,19 +256,19 @@ class Notifier:
     def verify(
         self, quarantine: Quarantine, anchor: str | None = None, *, by: str | None = None
     ) -> bool:
-        """Check log and entries, and tell if they are broken; return whether they are whole.
+        """Check log and entries, and send a notice if they were changed; return if they were not.
 
         Parameters
         ----------
         quarantine, anchor
-            Of which, and up to where at the least.
+            The quarantine, and an earlier head that its log has to contain.
         by
-            Who does, such as the name of a job: the log, and the health page, say so then.
+            Name of the person or job that checks, for the log and the health page.
         """
         try:
             quarantine.log.verify(anchor, by=by)
         except QuarantineError as error:
-            # What it says may change from night to night, as the log grows; where it is does not.
+            # The message may change from night to night, as the log grows; the place does not.
             key = error.where if isinstance(error, TamperedError) else str(error)
             self._notice(Kind.LOG_BROKEN, quarantine, key, str(error), {})
             return False
@@ -324,7 +323,7 @@ class Notifier:
         *,
         page: str = "health",
     ) -> None:
-        """Tell what has happened; of the same key and quarantine once."""
+        """Send a notice, once for the same key and quarantine."""
         namespace, store = "", None
         if quarantine is not None:
             namespace, store = quarantine.namespace, quarantine.store
@@ -348,9 +347,9 @@ class Notifier:
                 for target in self.targets:
                     try:
                         target(notice)
-                    except Exception as error:  # noqa: BLE001 - of somebody else's code
+                    except Exception as error:  # noqa: BLE001 - the target is foreign code
                         self.n_failed += 1
-                        logger.error(  # noqa: TRY400 - what it says may hold secrets
+                        logger.error(  # noqa: TRY400 - its message may hold secrets
                             "notice %s (%s) did not reach %r: %s",
                             *(notice.id, notice.kind, target, type(error).__name__),
                         )
@@ -364,29 +363,29 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Webhook:
-    """Sends notices to an address, up to six times where it does not answer with a 2xx.
+    """Sends notices to an address, with up to six tries until it answers with a 2xx.
 
-    Redirects are not followed: a signature, or an address with a secret in it, is for who was
-    named.
+    It follows no redirects: the signature, or a secret in the address, is for the named host
+    only.
 
     Parameters
     ----------
     url
         ``https``, or ``http`` on this machine.
     secret
-        Of the form "signed", with which the receiver checks that it comes from here: ``whsec_``
-        and 24 to 64 random bytes in base 64.
+        For the form "signed": the receiver's key to check the sender, ``whsec_`` and 24 to 64
+        random bytes in base 64.
     form
         ``"signed"``, the default, for programs: Standard Webhooks. ``"slack"`` and ``"teams"`` for
         messages to people, by an incoming webhook of that chat, whose address is a secret.
     review_url
-        Where ``ragshield review`` is served, such as ``https://review.example``: messages link to
-        the page where a person decides. ``None``, the default, for no link.
+        Address of ``ragshield review``, such as ``https://review.example``, for a link to the page
+        where a person decides. ``None``, the default, for no link.
 
     Raises
     ------
     ConfigurationError
-        If the address could be read on the way, the secret is none, or the review page has no
+        If the address is not encrypted, the secret has another form, or ``review_url`` is no
         address.
     ImportError
         If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
@@ -418,15 +417,15 @@ class Webhook:
         self.host = parts.hostname or ""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.host!r})"  # addresses hold secrets of their own
+        return f"{type(self).__name__}({self.host!r})"  # the whole address may be a secret
 
     def __call__(self, notice: Notice) -> None:
-        """Send a notice; returns once it was taken.
+        """Send a notice and return once the receiver has taken it.
 
         Raises
         ------
         httpx.HTTPError
-            If it was not, however often it was tried.
+            If all tries failed.
         """
         import httpx  # noqa: PLC0415
         from tenacity import (  # noqa: PLC0415
@@ -458,7 +457,7 @@ class Webhook:
                         raise httpx.HTTPStatusError(msg, request=answer.request, response=answer)
 
     def _signature(self, notice_id: str, seconds: int, body: bytes) -> dict[str, str]:
-        """Return headers for a body: its id, the time, and the signature over all three."""
+        """Return headers for a body: the id, the time, and a signature over both and the body."""
         signed = f"{notice_id}.{seconds}.".encode() + body
         digest = base64.b64encode(hmac.new(self._key, signed, hashlib.sha256).digest()).decode()
         return {
@@ -484,13 +483,13 @@ def _key_of(secret: str) -> bytes:
 
 
 def slack_message(title: str, text: str, url: str | None) -> dict[str, Any]:
-    """Return text for notifications, and blocks; nothing hostile is in what Slack formats.
+    """Return text for notifications, and blocks; Slack formats no hostile text.
 
     >>> told = slack_message("A group", "5 entries of <!channel>", None)
     >>> told["blocks"][1]["text"]["text"]
     '5 entries of &lt;!channel&gt;'
     """
-    # Slack takes no part of an escaped text for a link, a channel or a person.
+    # In escaped text, Slack finds no link, channel or person.
     title, text = escape(title, quote=False), escape(text, quote=False)
     blocks = [("mrkdwn", f"*{title}*"), ("plain_text", text)]
     if url is not None:
@@ -504,7 +503,7 @@ def slack_message(title: str, text: str, url: str | None) -> dict[str, Any]:
 
 
 def teams_message(title: str, text: str, url: str | None) -> dict[str, Any]:
-    """Return an adaptive card; runs of text have no Markdown, as blocks of text have.
+    """Return an adaptive card; text runs, unlike text blocks, have no Markdown.
 
     >>> told = teams_message("A group", "5 entries", None)
     >>> told["attachments"][0]["content"]["body"][1]["inlines"]

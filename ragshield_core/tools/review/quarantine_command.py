@@ -1,4 +1,4 @@
-"""``ragshield quarantine``: held entries and their cases, looked at and decided upon."""
+"""``ragshield quarantine``: a reviewer's commands for held entries and their cases."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.quarantine_report import QuarantineReport
 
 LIMIT = 50
-# Characters of an id that stay on one line, to be copied: those of a UUID.
+# Characters of an id that stay on one line for copying: the length of a UUID.
 WHOLE_ID = 36
-# Of a text, as it begins in a table.
+# Characters of a text in a table.
 BEGINNING = 160
 INTERRUPTED = 130
 MINUTE = "%Y-%m-%d %H:%M"
@@ -57,14 +57,14 @@ console = Console()
 class Which(StrEnum):
     """Cases to show."""
 
-    WAITING = "waiting"  # with entries that wait
-    DECIDED = "decided"  # without
+    WAITING = "waiting"  # with waiting entries
+    DECIDED = "decided"  # without waiting entries
     ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paged:
-    """The options of commands that list: which rows."""
+    """The options that choose rows of a list."""
 
     limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT
     offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0
@@ -72,7 +72,7 @@ class Paged:
 
 @dataclass(frozen=True, kw_only=True)
 class Narrowed:
-    """The options by which lists are narrowed."""
+    """The options that filter lists."""
 
     detector: Annotated[str | None, typer.Option(help="Only what it has found.")] = None
     source: Annotated[str | None, typer.Option(help="Only what claims this lineage.")] = None
@@ -83,7 +83,7 @@ class Narrowed:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The options of a decision: of which entries, by whom, and why."""
+    """The options of a decision: its entries, its reviewer and its reason."""
 
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of entries; or --case.")] = None
     case: Annotated[int | None, typer.Option(help="The whole case of that number.")] = None
@@ -109,7 +109,7 @@ def list_held(
     case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
     form: AsListing = Listing.TABLE,
 ) -> None:
-    """Show what is held, oldest first; `show` has the whole of one entry."""
+    """Show held entries, oldest first; `show` prints one entry in full."""
     quarantine = place.opened()
     number = None if case is None else Cases(quarantine).show(case).number
     narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
@@ -141,7 +141,7 @@ def list_cases(
     status: Annotated[Which, typer.Option(help="Only those.")] = Which.WAITING,
     order: Annotated[Order, typer.Option(help="Which come first.")] = Order.SEVERITY,
 ) -> None:
-    """Show what waits in cases: entries that are judged together, one decision each.
+    """Show waiting entries in cases, each of which takes one decision.
 
     As html or markdown it is a report with texts and reasons.
     """
@@ -185,7 +185,7 @@ def list_cases(
 @quarantine_app.command()
 @takes(Place)
 def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> None:
-    """Show all that is kept of one entry; its text is hostile and shown escaped."""
+    """Show one held entry in full; its text may be hostile and is escaped."""
     quarantine = place.opened()
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
@@ -204,7 +204,7 @@ def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> Non
 @quarantine_app.command()
 @takes(Place, Chosen)
 def confirm(place: Place, chosen: Chosen) -> None:
-    """Judge held entries poisoned; they are kept as evidence."""
+    """Judge held entries poisoned, and keep them as evidence."""
     console.print(f"confirmed {_decide(Action.CONFIRM, chosen, place.opened())} entries")
 
 
@@ -213,8 +213,8 @@ def confirm(place: Place, chosen: Chosen) -> None:
 def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
-    With --into, they are put back into that store, with the vectors that they were held with; what
-    is held is that of the store then.
+    With --into, the command writes them into that store, with the vectors that they were held with.
+    The entries are then those of the store's own quarantine.
     """
     if into is None:
         n_released = _decide(Action.RELEASE, chosen, place.opened())
@@ -230,9 +230,9 @@ def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
 @quarantine_app.command()
 @takes(Place, Chosen)
 def reopen(place: Place, chosen: Chosen) -> None:
-    """Take decisions back: what was released or confirmed waits again, with its findings.
+    """Take decisions back: released or confirmed entries wait again, with their findings.
 
-    What was released into a store is hidden from all who read it through a guard.
+    Guarded readers of a store no longer see the entries that were released into it.
     """
     n_reopened = _decide(Action.REOPEN, chosen, place.opened())
     console.print(f"reopened {n_reopened} entries; they wait for a decision")
@@ -241,7 +241,7 @@ def reopen(place: Place, chosen: Chosen) -> None:
 @quarantine_app.command()
 @takes(Place, Chosen)
 def purge(place: Place, chosen: Chosen) -> None:
-    """Delete entries from quarantine for good; of a case, the decided ones as well."""
+    """Delete entries from quarantine for good; of a case, also the decided ones."""
     quarantine = place.opened()
     whole = _whole(quarantine, chosen, None)
     deleted = 0
@@ -260,7 +260,7 @@ def purge(place: Place, chosen: Chosen) -> None:
 @quarantine_app.command()
 @takes(Tenant)
 def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
-    """Show who did what, after checking that the log was not tampered with."""
+    """Show the audit log, after checking that nobody tampered with it."""
     kept = tenant.opened().log
     kept.verify_lines()
     if form is Listing.JSON:
@@ -292,10 +292,10 @@ def verify(
         str | None, typer.Option(help="Who verifies: the log says so then, and the health page.")
     ] = None,
 ) -> None:
-    """Check that all tables are as they were written; exit code 1 names what is not.
+    """Check that nobody changed the tables; with exit code 1 it names the changed place.
 
-    Those of all namespaces: they have one log. Of others than the given one, no entry is named.
-    With the key of RAGSHIELD_AUDIT_KEY, if they were written with one.
+    All namespaces share one log and are checked; entries are named of the given one only.
+    Tables that were written with an audit key need it in RAGSHIELD_AUDIT_KEY.
     """
     kept = tenant.opened().log
     try:
@@ -315,10 +315,9 @@ def verify(
 @quarantine_app.command()
 @takes(Tenant)
 def regroup(tenant: Tenant) -> None:
-    """Tell anew which held entries are judged together, from what was found of them.
+    """Rebuild the review cases of all namespaces from the findings of held entries.
 
-    Of all namespaces. Nothing else is changed; needed only where somebody else has written to the
-    database.
+    Nothing else changes. It is needed only after another program has written to the database.
     """
     console.print(f"{Cases(tenant.opened()).regroup()} cases")
 
@@ -326,7 +325,7 @@ def regroup(tenant: Tenant) -> None:
 @quarantine_app.command()
 @takes(Tenant)
 def seal(tenant: Tenant, *, by: By = "cli") -> None:
-    """Go on with the new key of RAGSHIELD_AUDIT_KEY, after checking what was written without."""
+    """Start to use the key in RAGSHIELD_AUDIT_KEY, after checking the tables without one."""
     kept = tenant.opened().log
     kept.seal(by=by)
     typer.echo(f"sealed; the log's head is {kept.head()}")
@@ -335,9 +334,9 @@ def seal(tenant: Tenant, *, by: By = "cli") -> None:
 @quarantine_app.command()
 @takes(Tenant)
 def rekey(tenant: Tenant, *, by: By = "cli") -> None:
-    """Exchange the audit key, of all namespaces, for that of RAGSHIELD_NEW_AUDIT_KEY.
+    """Replace the audit key of all namespaces by the one in RAGSHIELD_NEW_AUDIT_KEY.
 
-    What was written is checked with the key of RAGSHIELD_AUDIT_KEY before, or without one.
+    The tables are checked first, with the key in RAGSHIELD_AUDIT_KEY or without one.
     """
     new = os.environ.get(NEW_KEY_VARIABLE)
     if not new:
@@ -351,7 +350,7 @@ def rekey(tenant: Tenant, *, by: By = "cli") -> None:
 
 
 def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = None) -> int:
-    """Carry a decision out, in a live store if there is one; return of how many entries."""
+    """Carry a decision out, in a live store if there is one; return the number of entries."""
     whole = _whole(quarantine, chosen, action)
     if whole is None:
         decide = getattr(quarantine if live is None else live, action)
@@ -378,7 +377,7 @@ def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = 
 
 
 def _total(case: Case, action: Action | None) -> int:
-    """Return of how many entries of a case a decision is; ``None`` deletes all of it."""
+    """Return the number of entries of a case that a decision covers; ``None`` deletes all."""
     if action is None:
         return case.n_members
     return case.n_released + case.n_confirmed if action is Action.REOPEN else case.n_waiting
@@ -387,14 +386,14 @@ def _total(case: Case, action: Action | None) -> int:
 def _whole(
     quarantine: Quarantine, chosen: Chosen, action: Action | None
 ) -> tuple[Case, int] | None:
-    """Return the case that is decided of, and its last entry; ``None`` if ids are named.
+    """Return the chosen case and its last entry's number; ``None`` if ids are chosen.
 
-    An action of ``None`` is to delete all of it.
+    An action of ``None`` deletes the whole case.
 
     Raises
     ------
     QuarantineError
-        If neither or both are named, the case is a part of another one by now, or nobody agrees.
+        If neither or both are chosen, the case has become a part of another one, or nobody agrees.
     """
     number = chosen.case
     if bool(chosen.ids) == (number is not None):
@@ -423,7 +422,7 @@ def _whole(
 def _agreed(question: str) -> bool:
     try:
         return typer.confirm(question)
-    except typer.Abort:  # nobody there to ask
+    except typer.Abort:  # no terminal to ask at
         return False
 
 
@@ -434,7 +433,7 @@ def _print_table(
     offset: int = 0,
     count: int = 0,
 ) -> None:
-    """Print a table that keeps ids whole, and how many of a count of rows come after it."""
+    """Print a table that keeps ids whole, and the number of rows after it, out of ``count``."""
     table = Table(title=title)
     for column in columns:
         width = WHOLE_ID if column == "entry" else None
@@ -466,7 +465,7 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
 
 
 def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(values, indent=2))  # what is not ASCII, controls among it, is escaped
+    typer.echo(json.dumps(values, indent=2))  # escapes controls and all else outside ASCII
 
 
 def _store(name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What waits in quarantine as a report: HTML, Markdown and SARIF, in cases, the worst first."""
+"""Report on waiting entries in HTML, Markdown and SARIF: cases, the worst first."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ BY_HAND = ("A person holds an entry", "A person holds {n} entries")
 
 
 class Heading(NamedTuple):
-    """What a case is."""
+    """The heading of a case."""
 
-    title: str  # a sentence without its end
-    quote: str  # the words that convict, or how the first text begins
-    main: str | None  # the detector that convicts; None where a person does
+    title: str  # a sentence without its full stop
+    quote: str  # the convicting words, or the beginning of the first text
+    main: str | None  # the convicting detector; None if a person held the case
 
     def convicts(self, held: HeldEntry) -> bool:
-        """Return whether what the title says was found in an entry itself.
+        """Return whether the title's finding is in the entry itself.
 
-        Others came into the case since the evidence names them: they may be as good as any page.
+        Other entries are in the case because its evidence names them, and may be good.
         """
         return self.main is None or any(one.detector == self.main for one in held.findings)
 
 
 def heading(case: Case, first: tuple[Sequence[Finding], str] | None) -> Heading:
-    """Return what a case is, by the findings and the text of its first entry, if that is here."""
+    """Return the heading of a case, from findings and text of its first entry if that exists."""
     findings, text = first or ((), "")
     found = Decision(entry_id="", verdict=Verdict.QUARANTINE, findings=tuple(findings))
     strongest = next(iter(by_strength(found)), None)
@@ -47,14 +47,14 @@ def heading(case: Case, first: tuple[Sequence[Finding], str] | None) -> Heading:
     return Heading(title_of(printable(main, 60), n), quote, main)
 
 
-# Entries of a case that are read for a report: a flood has a million.
+# Entries of a case that a report reads: a flood has a million.
 READ = 100
 
 
 class QuarantineReport:
     """A page of cases with their entries, read once for all forms.
 
-    ``n_cases`` are on all pages; ``at`` is when they were looked at, in UTC.
+    ``n_cases`` counts the cases of all pages; ``at`` is the time of the query, in UTC.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class QuarantineReport:
         return f"{entries} for a decision in {cases}. The first is {_severity(first)}: {title}."
 
     def told(self) -> CaseReport:
-        """Return it for HTML and Markdown."""
+        """Return the report for HTML and Markdown."""
         return CaseReport(
             question="What waits in quarantine?",
             verdict=self.verdict,
@@ -100,7 +100,7 @@ class QuarantineReport:
         )
 
     def to_sarif(self) -> str:
-        """Return the findings against entries that wait: ids and evidence, never texts."""
+        """Return the findings against waiting entries: ids and evidence, never texts."""
         found = [
             Located(
                 finding,

@@ -1,4 +1,4 @@
-"""``ragshield sources``: sources that may be new ones or mass attacks, and what people decide."""
+"""``ragshield sources``: decisions on sources that may be new ones or mass attacks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from ragshield_core.tools.options import (
     takes,
 )
 
-# Characters of a name in a command: more than a source has.
+# Characters of a name in a command: no source has as many.
 LONGEST_NAME = 300
-# Entries that are released in one transaction: other writers wait for it.
+# Entries of one transaction of a release: other writers wait for it.
 AT_ONCE = 200
 
 sources_app = typer.Typer(
@@ -49,26 +49,26 @@ console = Console()
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:
-    """The options that say whose guards are meant."""
+    """The options that choose guards."""
 
     database: DatabaseUrl = DEFAULT_URL
     namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None
 
     def opened(self) -> Guard:
-        """Return the guard that a decision is about; none is made where there is none."""
+        """Return the guard that a decision is about; a missing one is an error, never created."""
         with read_only(self.database) as session:
             found = namespaces(session)
             if self.namespace is None and len(found) > 1:
                 msg = f"there are {len(found)} guards; choose one with --namespace."
                 raise ConfigurationError(msg)
             chosen = self.namespace or next(iter(found), "default")
-            questions_of(session, self.database, chosen)  # raises where there is none
+            questions_of(session, self.database, chosen)  # raises if there is no guard
         return Guard.open(self.database, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Guards):
-    """The same, which source a decision is about, and who decides."""
+    """The options of a decision: the guard, the source and the reviewer."""
 
     source: Annotated[
         str | None, typer.Argument(help="Name of the source, as the list has it.")
@@ -77,13 +77,13 @@ class Decided(Guards):
     by: By = "cli"
 
     def check(self) -> None:
-        """Refuse what names no source, or two."""
+        """Refuse options that name no source, or two."""
         if (self.source is None) != self.unnamed:
             msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
             raise ConfigurationError(msg)
 
     def among(self, questions: Sequence[Question]) -> str | None:
-        """Return the name that was meant: what cannot be typed is given as it is shown."""
+        """Return the source's name; a name with unprintable characters is typed as it is shown."""
         names = [question.source for question in questions if question.source is not None]
         if self.source is None or self.source in names:
             return self.source
@@ -94,7 +94,7 @@ class Decided(Guards):
 @sources_app.command("list")
 @takes(Guards)
 def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
-    """List sources of which far more is held than of clean entries.
+    """List sources with a far larger share of held entries than clean sources have.
 
     They are new sources, or mass attacks; a person decides by `adopt` or `keep`.
     Exit code 1: there are some. Exit code 2: there is no guard, or it cannot be read.
@@ -124,10 +124,10 @@ def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
 @sources_app.command()
 @takes(Decided)
 def adopt(decided: Decided, *, note: Note = None, into: Into = None) -> None:
-    """Take thresholds for a source that is good, and release what comes free.
+    """Set thresholds for a good source, and release its entries below them.
 
     The most suspicious share, as large as the accepted rate, stays held. Without --into, the guard
-    admits what is released when it is ingested again.
+    admits released entries when they are ingested again.
     """
     decided.check()
     with no_crash_looks_like_a_finding(), modules_here():
@@ -149,9 +149,9 @@ def adopt(decided: Decided, *, note: Note = None, into: Into = None) -> None:
 @sources_app.command()
 @takes(Decided)
 def keep(decided: Decided) -> None:
-    """Close the question: what is held stays held, and later entries are judged as before.
+    """Close the question: held entries stay held, and later ones are judged as before.
 
-    It is asked again once twice as many are held.
+    The question returns once twice as many are held.
     """
     decided.check()
     guard = decided.opened()
@@ -168,7 +168,7 @@ def keep(decided: Decided) -> None:
 
 
 def command_of(choice: str, source: str | None, namespace: str = "default") -> str:
-    """Return the command that decides on a source of a hostile name, to be copied into a shell.
+    """Return the command that decides on a source, with a hostile name quoted for the shell.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Contents of the pages: texts, a case, sources that are asked about, how all stands."""
+"""Contents of the review pages: texts, a case, open questions about sources, health."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from ragshield_core.tools.rules.register import is_hostile
 
 # Characters of a text that are shown at once.
 SHOWN = 4_000
-# Characters in which hidden text is looked for: a reviewer waits.
+# Characters that are searched for hidden text: a reviewer is waiting.
 READ = 200_000
-# Words of each of two texts that are compared: the comparison grows with their product at worst.
+# Words of each of two compared texts: the time grows with the product of lengths at worst.
 COMPARED = 1_500
-# Control characters that are no disguise.
+# Control characters that hide nothing.
 HARMLESS = "\n\t\r"
 
-# Of control and format characters, surrogates, private and unassigned ones, separators.
+# Categories of control and format characters, surrogates, private and unassigned ones, separators.
 GLYPHLESS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 
@@ -48,17 +48,17 @@ Kind = Literal["plain", "evidence", "hidden", "invisible"]
 
 
 class Piece(NamedTuple):
-    """A part of a text, shown in one way; "invisible" has no glyph, and is shown by its code."""
+    """A part of a text, shown in one way; an "invisible" one has no glyph but a code point."""
 
     kind: Kind
     text: str  # to be escaped
-    title: str = ""  # what there is to say of it
+    title: str = ""  # its tooltip
 
 
 def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[Piece]:
-    """Return how a part of a text is shown, at most ``SHOWN`` characters from a start on.
+    """Return the pieces of at most ``SHOWN`` characters of a text from a start on.
 
-    The spans of findings are marked, and what is hidden.
+    Spans of findings and hidden text are marked.
     """
     stop = min(len(text), start + SHOWN)
     marks: list[tuple[Kind, str]] = [("plain", "")] * (stop - start)
@@ -88,16 +88,16 @@ def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[
 
 
 def invisible(character: str) -> bool:
-    """Return whether a character has no glyph, or turns the direction of others."""
+    """Return whether a character has no glyph, or changes the direction of others."""
     if character in HARMLESS:
         return False
     return unicodedata.category(character) in GLYPHLESS or character in SELECTORS
 
 
 def rendered(text: str) -> str | None:
-    """Return the text as the page renders it, or ``None`` if that is the same.
+    """Return the text that a reader of the page would see, or ``None`` if nothing is hidden.
 
-    Without what is hidden, without tags and comments, without characters that have no glyph.
+    It lacks hidden text, tags, comments and characters without a glyph.
     """
     begin = text[:READ]
     kept, last = [], 0
@@ -114,7 +114,7 @@ def rendered(text: str) -> str | None:
 def changes(older: str, newer: str) -> list[tuple[str, str]]:
     """Return runs of words that are "same", "removed" or "added" in a new revision.
 
-    Of long texts the beginning only.
+    Only the beginnings of long texts are compared.
     """
     before, after = older.split()[:COMPARED], newer.split()[:COMPARED]
     found: list[tuple[str, str]] = []
@@ -126,16 +126,16 @@ def changes(older: str, newer: str) -> list[tuple[str, str]]:
 
 
 def visible(text: str) -> str:
-    """Return text with what is invisible as code points, lines as they are."""
+    """Return text with invisible characters as code points; line breaks stay."""
     return "".join(f"<U+{ord(c):04X}>" if invisible(c) else c for c in text)
 
 
-# For how many days a rule counts that is made beside a release.
+# Duration in days of a rule that is made with a release.
 RULE_DAYS = 90
 
 
 def rulable(held: Sequence[HeldEntry]) -> str | None:
-    """Return the source that a rule can trust to excuse all findings of some entries."""
+    """Return the source whose rule would excuse all findings of some entries, if there is one."""
     sources = {one.entry.lineage for one in held}
     findings = [finding for one in held for finding in one.findings]
     if not findings or any(map(is_hostile, findings)):
@@ -143,15 +143,15 @@ def rulable(held: Sequence[HeldEntry]) -> str | None:
     return sources.pop() or None if len(sources) == 1 else None
 
 
-# Entries of a case that are on one page.
+# Entries of a case on one page.
 PAGE = 20
-# Neighbours that are shown beside an entry.
+# Neighbours shown beside an entry.
 NEAREST = 3
-# Sources of a case that are told of.
+# Sources of a case that its page names.
 SOURCES = 5
-# Lines of the log that are shown, the latest.
+# Latest lines of the log on a page.
 HISTORY = 200
-# Characters of a text of a source.
+# Characters of the text of an example.
 BEGINNING = 160
 
 
@@ -160,8 +160,8 @@ def case_view(
 ) -> dict[str, Any]:
     """Return the contents of the page of a case, with its entries from an offset on.
 
-    ``last`` is the number of its latest entry. Entries are held against the texts of the store, if
-    one is at hand.
+    ``last`` is the number of its latest entry. Entries are compared with the texts of the store, if
+    one is given.
     """
     cases = Cases(quarantine)
     held = cases.members(case.number, limit=PAGE, offset=offset)
@@ -203,10 +203,10 @@ def case_view(
 
 
 def _shown(held: HeldEntry, older: str, before: str) -> dict[str, Any]:
-    """Return an entry as it is shown, with its changes since an older revision.
+    """Return the view of an entry, with its changes since an older revision.
 
-    ``rest`` characters come after its ``pieces``; ``rendered`` is what a reader of the page would
-    see, where that is something else. Findings begin with the most convincing one.
+    ``rest`` counts the characters after ``pieces``; ``rendered`` is the text that a reader of the
+    page would see, if it differs. Findings begin with the most convincing one.
     """
     text = held.entry.text
     found = Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings)
@@ -227,7 +227,7 @@ def _shown(held: HeldEntry, older: str, before: str) -> dict[str, Any]:
 
 
 def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple[str, str]]:
-    """Return the latest revision that was let in under each id, as far as the quarantine has it."""
+    """Return the latest admitted revision under each id, if the quarantine has it."""
     mine = {one.id: one.entry.fingerprint for one in held}
     others = [
         one.number
@@ -242,12 +242,12 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
 
 
 def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> dict[int, list[tuple[Entry, float]]]:
-    """Return the entries of the store that are nearest to each held one, and how near."""
+    """Return the store's nearest entries to each held one, with their similarities."""
     asked = [one for one in held if one.vector.size == (store.guard.judge.dim or -1)]
     if not asked:
         return {}
     batch = Batch.of(
-        ids=[f"{uuid4().hex}-{one.number}" for one in asked],  # nobody's: all are compared
+        ids=[f"{uuid4().hex}-{one.number}" for one in asked],  # unused ids: none is left out
         texts=[""] * len(asked),
         embeddings=[one.vector for one in asked],
     )
@@ -274,11 +274,11 @@ def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Quest
 
 
 def source_view(quarantine: Quarantine, store: Guarded | None) -> list[dict[str, Any]]:
-    """Return all that is asked, with examples of both sides; changes nothing.
+    """Return open questions about sources, with examples of held and admitted entries.
 
-    The key names a source in a form: its own name is hostile. Where the page cannot decide, people
-    run one of the commands. Of an example there is its id, its number in quarantine, and how it
-    begins.
+    Nothing is changed. Forms name a source by its key, since its name may be hostile. If the page
+    cannot decide, people run one of the commands. An example has an id, a number in quarantine, and
+    the beginning of its text.
     """
     found = []
     for question in open_questions(quarantine, store):
@@ -286,7 +286,7 @@ def source_view(quarantine: Quarantine, store: Guarded | None) -> list[dict[str,
         held = {one.id: one for one in (quarantine.list(ids=ids) if ids else ())}
         let_in: dict[str, str] = {}
         if store is not None and question.admitted_ids:
-            with suppress(RAGShieldError):  # a store that cannot be asked now; the ids are known
+            with suppress(RAGShieldError):  # without an answer from the store, ids are shown alone
                 let_in = {one.id: one.text for one in store.standing(question.admitted_ids)}
         found.append(
             {
@@ -323,12 +323,12 @@ def key_of(source: str | None) -> str:
 
 
 def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]:
-    """Return how guard and quarantine stand, for the health page; changes nothing.
+    """Return the status of guard and quarantine for the health page; changes nothing.
 
-    ``concerns`` lacks the questions, which the page asks by themselves. ``good`` is the share of
-    what people have decided that was good: of all that is held, about as much is. ``whole`` says
-    whether cases count what waits. ``verified`` is the line of the log that says when and by whom
-    log and entries were last verified, and ``believed`` whether it is as it was written.
+    ``concerns`` lacks open questions, which the page shows apart. ``good`` is the share of good
+    entries among decided ones, an estimate for all held entries. ``whole`` says whether the cases'
+    counts match the waiting entries. ``verified`` is the log's line about the last verification of
+    log and entries, and ``believed`` says whether that line is unchanged.
     """
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
@@ -363,7 +363,7 @@ def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[GuardStatu
 
 
 def _suites(quarantine: Quarantine) -> list[tuple[str, str, str]]:
-    """Return each suite of canaries, when it was checked last, and how many have drifted then."""
+    """Return each suite of canaries with time and number of drifted canaries of its last check."""
     kept, found = CanaryStore(quarantine), []
     with suppress(RAGShieldError):
         for name in kept.suites():
