@@ -30,6 +30,7 @@ SCRIPTS = {
     "singles": "singles.py",
     "one_by_one": "one_by_one.py",
     "length": "length.py",
+    "models": "models.py",
     "joint_fpr": "joint_fpr.py",
     "stream": "stream.py",
     "cliques": "cliques.py",

@@ -157,7 +157,7 @@ def figure(printed: str, wanted: Figure) -> float | None:
 
     Examples
     --------
-    >>> table = "| text | held |\\n|---|---|\\n| clean | 0.010 [0.007, 0.014] |"
+    >>> table = "| text | held |\n|---|---|\n| clean | 0.010 [0.007, 0.014] |"
     >>> figure(table, Figure("clean", "held"))
     0.01
     """
