@@ -1,4 +1,4 @@
-"""Canary queries: what a knowledge base answers to known questions, watched over time."""
+"""Canary queries: a knowledge base's answers to known questions, watched over time."""
 
 from ragshield_core.model.errors import CanaryError, EmbedderChangedError
 from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport

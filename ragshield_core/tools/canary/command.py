@@ -43,7 +43,7 @@ from ragshield_core.tools.canary.traceback import Traceback
 from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, takes
 
-# From this share of newcomers on, it takes several of them at the head of a canary to stand out.
+# From this growth on, a canary stands out only with several newcomers at its head.
 MUCH_GROWTH = 0.1
 
 canary_app = typer.Typer(
@@ -59,7 +59,7 @@ Version = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Watched(Tenant):
-    """The options that say what canaries ask."""
+    """The options that choose the knowledge base, the models and the places of canaries."""
 
     data: Annotated[
         Path | None,
@@ -79,7 +79,7 @@ class Watched(Tenant):
     ] = None
 
     def monitor(self, suite: Path) -> CanaryMonitor:
-        """Return the monitor of a suite over it."""
+        """Return the monitor of a suite over the knowledge base."""
         if (self.data is None) == (self.retriever is None):
             msg = "expected either --data with a knowledge base or --retriever with module:object."
             raise CanaryError(msg)
@@ -115,7 +115,7 @@ class Watched(Tenant):
 @canary_app.command()
 @takes(Watched)
 def baseline(watched: Watched, suite: Suite) -> None:
-    """Record what the canaries give now, while the knowledge base is believed to be clean."""
+    """Record the canaries' results as a baseline, while you believe the knowledge base clean."""
     with no_crash_looks_like_a_finding(), modules_here():
         monitor = watched.monitor(suite)
         version = monitor.record_baseline()
@@ -138,13 +138,13 @@ def check(
 ) -> None:
     """Ask the canaries again and compare with a baseline.
 
-    Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
+    Exit code 0: no drift; 1: canaries are flagged or retrieve held entries; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
         reports.check()
         monitor = watched.monitor(suite)
         report = monitor.compare(baseline=version)
-        _check_compared(report)  # or it would stand in the history as a check that found nothing
+        _check_compared(report)  # an empty check must not enter the history as a clean one
         monitor.store.save_check(report)
         trace = monitor.traceback(report) if report.flagged else None
 
@@ -190,7 +190,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
     ] = False,
 ) -> None:
-    """Say which entries are to blame for drift or, with --query and --answer, for one bad answer.
+    """Name the entries to blame for drift or, with --query and --answer, for one bad answer.
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
@@ -233,7 +233,7 @@ def report(
     *,
     limit: Annotated[int, typer.Option(min=1, help="Checks to show.")] = 100,
 ) -> None:
-    """Show the latest check and those before it, from the database."""
+    """Show the latest check and earlier ones, from the database."""
     with no_crash_looks_like_a_finding():
         reports.check()
         file = Path(suite)
@@ -275,7 +275,7 @@ def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:
 
 
 def _check_compared(report: DriftReport) -> None:
-    """Refuse what must not pass as clean: a check that looked at nothing."""
+    """Refuse a check that compared nothing, since it must not pass as clean."""
     if not any(drift.ids for drift in report.canaries):
         msg = (
             f"nothing is retrieved for any of {len(report.canaries)} canaries; check that the "

@@ -1,4 +1,4 @@
-"""What one check of canaries says, compared with their baseline."""
+"""Comparison of one check of canaries with their baseline."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from ragshield_core.tools.canary.knowledge_base import Passage, Vectors
 from ragshield_core.tools.canary.storage import Baseline, Observation
 from ragshield_core.tools.canary.suite import Canary
 
-# Of the canaries that drift most, and least, so many are left out of the estimate of growth.
+# Share of canaries at each end, with fewest and most newcomers, that the estimate of growth omits.
 TRIMMED = 0.2
-# Where the size is not known, a knowledge base that more than doubled cannot be told from one whose
-# canaries are all taken over; those of which newcomers hold more than half of the head are flagged.
+# Without a known size, a knowledge base that more than doubled looks like one whose canaries are
+# all taken over. Canaries are then flagged if newcomers hold more than half of the head.
 MOST_UNCOUNTED, HALF = 0.5, 0.5
-# Where additions are about what canaries ask, ranks below the head hold more of them than the whole
-# has. It is believed up to a quarter: poison could fill those ranks as well.
+# Additions on the canaries' topics have a larger share of the ranks below the head than of the
+# knowledge base. The estimate takes up to a quarter: poison could fill those ranks as well.
 MOST_TOPICAL = 0.25
-# Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
-# are all flagged, though each alone would not be.
+# Nearly all canaries, at least three, below this p-value are no coincidence: these are all flagged,
+# though none would be alone.
 EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
-# A topic grows by itself where so many newcomers below the head are less probable than this by the
-# growth of everything, which is then worth so many of its ranks.
+# A topic has a growth of its own if so many newcomers below the head are less probable than this
+# under overall growth, which then is a prior worth so many ranks.
 BY_TOPIC, OWN_PRIOR = 0.1, 4.0
-# Good pages about what a canary asks take its first ranks, say what it asks, and resemble each
-# other, all at once. Measured where they came by topics, between -2 ln p of each two: .0 to .5.
+# Correlation of -2 ln p between two tests: good pages on a canary's topic take its first ranks,
+# hold its words and resemble each other, all at once. Measured with additions by topic: .0 to .5.
 TOGETHER = 0.33
-# Chunks of one document, closer to each other than this, are no accident of chunking.
+# Chunks of one document that are more similar than this count as copies.
 SIBLINGS_APART = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A canary and what it gave, if that can be compared, and gives now: which of it is new."""
+    """A canary with its passages and answer now, and its baseline's if they can be compared."""
 
     canary: Canary
     before: Observation | None
@@ -65,12 +65,12 @@ class _Asked:
 
     @property
     def head(self) -> list[tuple[Passage, bool]]:
-        """The places that are compared, and whether each is new."""
+        """The first k passages, which are compared, and whether each is new."""
         return list(zip(self.passages[: self.k], self.new, strict=False))
 
     @property
     def below(self) -> Sequence[bool]:
-        """Which of the places below the head are new: of short lists, the second half."""
+        """Flags of new passages below the head; of a short list, in its second half."""
         return self.new[min(self.k, len(self.new) // 2) :]
 
 
@@ -85,18 +85,18 @@ def compared(
     size: int | None,
     suspicion: Callable[[Passage], float],
 ) -> tuple[float, tuple[CanaryDrift, ...]]:
-    """Return the share that growth brings, and what became of each canary.
+    """Return the share of newcomers under mere growth, and the drift of each canary.
 
-    ``deep``, ``answers`` and ``vectors`` are what each canary gives now: the places that are
-    compared and those below, what is answered, and the vectors of that. ``size`` is that of the
-    knowledge base now, if it is known.
+    ``deep``, ``answers`` and ``vectors`` are each canary's results now: the compared passages with
+    those below them, the answer, and the answer's vector. ``size`` is the size of the knowledge
+    base now, if known.
     """
     rows = {name: row for row, name in enumerate(then.observations)}
     asked = []
     for number, (canary, passages, answer) in enumerate(zip(canaries, deep, answers, strict=True)):
         before = then.observations.get(canary.name)
         if before is not None and before.query != canary.query:
-            before = None  # another question under a known name has nothing to be compared with
+            before = None  # another question under a known name has no baseline
         similarity = None
         if before is not None and vectors is not None and then.answers is not None:
             similarity = cosine(vectors[number], then.answers[rows[canary.name]])
@@ -114,10 +114,10 @@ def compared(
             )
         )
     growth = _growth(then.size, size, asked)
-    # Without a known size, so much that is new is no explanation.
+    # Without a known size, growth above this explains nothing.
     told = None if growth > MOST_UNCOUNTED and not (size and then.size is not None) else growth
     drifts = [_figures(one, weights, suspicion) for one in asked]
-    # What has no baseline is recorded, but there is nothing to compare it with.
+    # Canaries without a baseline are recorded but not compared.
     known = [row for row, one in enumerate(asked) if one.before is not None]
     held, usual = Coverages.of(then), UsualResemblance(deep, [one.new for one in asked], then.k)
     for row in known:
@@ -134,7 +134,7 @@ def compared(
 def _figures(
     asked: _Asked, weights: AnomalyWeights, suspicion: Callable[[Passage], float]
 ) -> CanaryDrift:
-    """Return what changed, and the anomaly score of that."""
+    """Return the changes of a canary, and their anomaly score."""
     before, passages = asked.before, asked.passages[: asked.k]
     ids = tuple(p.id for p in passages)
     ratio = float(np.mean([suspicion(p) for p in passages])) if passages else 0.0
@@ -173,7 +173,7 @@ def _with_takeover(
     held: Coverages,
     resemblance: tuple[bool, float | None],
 ) -> CanaryDrift:
-    """Add how much of the head newcomers hold, and how probable that is."""
+    """Add the newcomers' share of the head, and its p-value under mere growth."""
     fresh = [is_new for _, is_new in asked.head]
     if not any(fresh):
         return replace(drift, takeover=0.0, takeover_p=1.0)
@@ -184,13 +184,13 @@ def _with_takeover(
     siblings = _siblings(passages, fresh)
     counted = [is_new for place, is_new in enumerate(fresh) if place not in siblings]
     told, by_resemblance = resemblance
-    if told:  # else poison that fills the ranks below would be believed
+    if told:  # without the test of resemblance, poison in the ranks below would pass as growth
         growth = _own_growth(asked.below, growth)
     _, by_growth = takeover(counted, growth)
     rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
     by_coverage = coverage_p_value(held, drift.query, passages, rows)
     if by_resemblance is None:
-        # Under growth, which ranks are new says nothing of what stands there.
+        # Under mere growth, the ranks of newcomers are independent of their texts.
         p = combined_p_value(by_growth, by_coverage)
     else:
         p = combined_p_value(by_growth, by_coverage, by_resemblance, correlation=TOGETHER)
@@ -200,8 +200,8 @@ def _with_takeover(
 def _own_growth(below: Sequence[bool], growth: float) -> float:
     """Return the share of newcomers that growth brings to the ranks of one canary, in (0, 1).
 
-    Pages about what it asks come at once, and to all its ranks: where more of those below the head
-    are new than by growth elsewhere, they tell.
+    Pages on a canary's topic come together and to all its ranks, so an excess of newcomers below
+    the head, compared with overall growth, shows the topic's own growth.
     """
     from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
@@ -213,15 +213,15 @@ def _own_growth(below: Sequence[bool], growth: float) -> float:
 
 def _growth(size_then: int | None, size: int | None, asked: Sequence[_Asked]) -> float:
     """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
-    # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
-    # shows the growth. Poison that fills these ranks as well aims at a minority of the canaries: a
-    # trimmed mean.
+    # Growth brings newcomers to every rank alike, and poison takes the head, so the ranks below it
+    # show the growth. A trimmed mean leaves out poison that fills these ranks too, since it aims at
+    # a minority of the canaries.
     counts = sorted((sum(one.below), len(one.below)) for one in asked)
     ends = round(TRIMMED * len(counts))
     usual = counts[ends : len(counts) - ends]
     came, places = sum(n for n, _ in usual), sum(n for _, n in usual)
     if not size or size_then is None:
-        # One in two is added, for want of better knowledge of small suites.
+        # Laplace's rule of succession: one newcomer in two places is added, for small suites.
         return (came + 1) / (places + 2)
     fresh = {p.id for one in asked for p, is_new in one.head if is_new}
     share = min(max(size - size_then, len(fresh), 1) / size, 1.0 - 1e-6)
@@ -231,9 +231,9 @@ def _growth(size_then: int | None, size: int | None, asked: Sequence[_Asked]) ->
 def _flagged(
     drift: CanaryDrift, asked: _Asked, threshold: float, weights: AnomalyWeights
 ) -> CanaryDrift:
-    """Add whether something is wrong, and what."""
+    """Add whether the canary is flagged, and the reasons."""
     before, p = asked.before, drift.takeover_p
-    assert before is not None  # noqa: S101 - of what is compared
+    assert before is not None  # noqa: S101 - only compared canaries come here
     reasons = []
     if drift.score >= weights.threshold:
         reasons.append(f"the anomaly score is {drift.score:.3f}, {weights.threshold:g} or more")
@@ -257,7 +257,7 @@ def _flagged(
 
 
 def _broken(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[str]:
-    """Return what was expected of a canary and is not so."""
+    """Return the broken expectations of a canary."""
     canary, reasons = asked.canary, []
     if before.ids and not drift.ids:
         reasons.append("nothing is retrieved any more")
@@ -284,11 +284,11 @@ def _broken(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[str]
 
 
 def _answered(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[str]:
-    """Return what a changed answer follows, if that is new."""
+    """Return a reason if a changed answer follows a new entry."""
     changed = f"the answer drifted by {drift.answer_drift:.3f}, and"
     if any(is_new for _, is_new in asked.head[:1]):
         return [f"{changed} the entry at rank 1 is new"]
-    # The passage that holds most of what is new in the answer, if any does.
+    # The passage that holds most of the answer's new words, if any.
     said = set(words(drift.answer or ""))
     said -= set(words(drift.query)) | set(words(before.answer or ""))
     held = [len(said & set(words(passage.text))) for passage, _ in asked.head]
@@ -299,10 +299,10 @@ def _answered(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[st
 
 
 def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
-    """Return the rows of further chunks of a new document that came already.
+    """Return the rows of a new document's further chunks, which count as one newcomer with it.
 
-    Chunks of one document come together; only copies of each other, which ordinary chunks are not,
-    count each for itself. Without vectors nobody can tell, and all count.
+    Chunks of one document come together. Only near-copies, which ordinary chunks are not, count
+    separately. Without vectors all chunks count.
     """
     seen: dict[str, list[Vectors]] = {}
     siblings = set()
@@ -317,10 +317,10 @@ def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
 
 
 class Coverages(NamedTuple):
-    """How much of their queries passages hold in one place.
+    """Shares of their queries that passages hold in one place.
 
-    A table of the baseline's, shape (n_canaries, k), NaN where fewer were retrieved; and the
-    weights of the words of all queries.
+    ``table`` is the baseline's, of shape (n_canaries, k), with NaN for missing passages.
+    ``weights`` are those of the words of all queries.
     """
 
     table: NDArray[np.float64]
@@ -328,14 +328,14 @@ class Coverages(NamedTuple):
 
     @classmethod
     def of(cls, then: Baseline) -> Coverages:
-        """Return those of a baseline."""
+        """Return the coverages of a baseline."""
         table = np.full((len(then.observations), then.k), np.nan)
         for row, observation in zip(table, then.observations.values(), strict=True):
             row[: len(observation.coverages)] = observation.coverages
         return cls(table, word_weights(then.asked.values()))
 
     def usual(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        """Return the means over some ranks, of canaries with all of them."""
+        """Return the means over some ranks, one per canary that has all of them."""
         means = self.table[:, list(rows)].mean(axis=1)
         return np.asarray(means[~np.isnan(means)])
 
@@ -343,42 +343,41 @@ class Coverages(NamedTuple):
 def coverage_p_value(
     held: Coverages, query: str, passages: Sequence[Passage], rows: Sequence[int]
 ) -> float:
-    """Return how probable it is that newcomers hold so much of a query under mere growth.
+    """Return the p-value, under mere growth, of newcomers that hold so much of a query.
 
-    Had the baseline's own passages at these rows been the newcomers, how many canaries would show
-    as much, on average over the rows? It is 1 where the baseline does not tell, and with n canaries
-    at least 1 / (n + 1): small suites gain little.
+    It counts the canaries whose baseline passages at these rows hold as much on average. It is 1 if
+    the baseline has no such passages, and at least 1 / (n + 1) with n canaries: small suites gain
+    little.
 
     References
     ----------
     A permutation test, Pitman, "Significance tests which may be applied to samples from any
-    populations", Journal of the Royal Statistical Society 4(1), 1937: if what was added is of the
-    same kind as what was there, any passage could as well have been a new one.
+    populations", Journal of the Royal Statistical Society 4(1), 1937: if additions are of the same
+    kind as older entries, any passage could as well have been a new one.
     """
     found = float(np.mean([coverage(query, passages[row].text, held.weights) for row in rows]))
     usual = held.usual(rows)
     return (1 + int(np.count_nonzero(usual >= found - 1e-9))) / (len(usual) + 1)
 
 
-# Groups of newcomers up to this one and so many mates are looked at.
+# Largest group of newcomers that is tested: one with so many mates.
 MATES = 4
-# So many draws of passages that are not new tell what is usual; of one canary, so many at the most.
+# Draws of older passages that show the usual resemblance, in total and at most from one canary.
 DRAWS, MOST_DRAWS = 750, 20
-# Pairs of passages that are looked at for it: of long lists, fewer draws have to do.
+# Pairs of passages compared for it; long lists get fewer draws, down to a minimum.
 PAIRS, FEWEST_DRAWS = 4_000_000, 100
-# Fewer canaries do not tell.
+# Fewest canaries that show the usual resemblance.
 LEAST_CANARIES = 5
-# How many of the ranks below the head are new is told apart in so many steps.
+# Steps to which the share of newcomers below the head is rounded.
 STEPS = 4
 
 
 class UsualResemblance:
-    """How much newcomers at the head resemble each other, beyond what stands around them.
+    """Test for newcomers at the head that resemble each other more than the passages around them.
 
-    Texts that were made for one question resemble each other more than they resemble good ones on
-    the matter; good pages that are new resemble what stands there as much as each other. It is made
-    of what each canary retrieves, best first, which of it is new, and the number of ranks of the
-    head.
+    Texts made for one question resemble each other more than they resemble good texts on its topic;
+    good new pages resemble older passages as much as each other. It takes each canary's retrieved
+    passages, best first, with flags of new ones, and the number of ranks of the head.
     """
 
     def __init__(
@@ -390,17 +389,17 @@ class UsualResemblance:
         self._usual: dict[tuple[int, int], NDArray[np.float64]] = {}
 
     def knows(self, row: int) -> bool:
-        """Return whether the vectors of what a canary retrieves are known, and enough others'."""
+        """Return whether a canary's passages have vectors, and those of enough other canaries."""
         return self._lists[row] is not None and len(self._standing) >= LEAST_CANARIES
 
     def p_value(self, row: int) -> float | None:
-        """Return how probable it is under mere growth that the newcomers of a canary are so alike.
+        """Return the p-value, under mere growth, of the resemblance among a canary's newcomers.
 
-        Had as many of the passages that are not new been the newcomers, at the heads of all
-        canaries, how many draws would show as much? Of the groups of two, three, and so on, the
-        least probable one counts; the draws say how improbable the least probable one usually is.
-        ``None`` without vectors, with fewer than two newcomers that are of different lineages and
-        no copies of each other, and where nothing else is retrieved.
+        Draws take as many older passages for newcomers at the heads of all canaries, and the
+        p-value counts draws with as much resemblance. The least probable group of two, three, and
+        so on counts, compared with the least probable groups of draws. It is ``None`` without
+        vectors, with fewer than two newcomers that differ in lineage and are no copies, and if
+        nothing else is retrieved.
 
         References
         ----------
@@ -428,7 +427,7 @@ class UsualResemblance:
 
     @cached_property
     def _standing(self) -> list[_List]:
-        """What is not new, of the canaries that retrieve enough of it."""
+        """The older passages of each canary that retrieves enough of them."""
         lists = []
         for mine, new in zip(self._lists, self._new, strict=True):
             if mine is not None and int((~new).sum()) > self._k:
@@ -436,7 +435,7 @@ class UsualResemblance:
         return lists
 
     def _drawn(self, n_head: int, step: int) -> NDArray[np.float64]:
-        """Return the contrasts of draws with so many newcomers, shape (n_draws, n_sizes)."""
+        """Return contrasts of draws with ``n_head`` newcomers at the head, (n_draws, n_sizes)."""
         if (n_head, step) not in self._usual:
             rng = np.random.default_rng([n_head, step])
             lists = self._standing
@@ -455,7 +454,7 @@ class UsualResemblance:
 
 
 class _List(NamedTuple):
-    """What one canary retrieves: how alike each two are, and which may be mates."""
+    """One canary's passages: their similarities in pairs, and the pairs that may form a group."""
 
     similarities: NDArray[np.float32]
     apart: NDArray[np.bool_]
@@ -469,7 +468,7 @@ class _List(NamedTuple):
         similarities = vectors @ vectors.T
         names = [f"of {p.lineage}" if p.lineage else f"{row}" for row, p in enumerate(passages)]
         codes = np.unique(names, return_inverse=True)[1]
-        # Copies and chunks of one document come together without anybody's intent.
+        # Copies, and chunks of one document, come together without anybody's intent.
         apart = (similarities < NEARLY_EQUAL) & (codes[:, None] != codes)
         return cls(similarities.astype(np.float32), apart)
 
@@ -483,12 +482,12 @@ class _List(NamedTuple):
 
 
 def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArray[np.float64]:
-    """Return how much groups of newcomers resemble each other beyond what stands around them.
+    """Return how much more groups of newcomers resemble each other than passages around them.
 
-    Of shape (n_lists, MATES), for groups of two, three, and so on: the least of its members' mean
-    similarity to the others, less that to as many of the nearest that stand; of several such groups
-    the best. -inf where there is none. ``new`` says which of each list is new, ``k`` how many are
-    the head.
+    The shape is (n_lists, MATES), for groups of two, three, and so on. A member's contrast is its
+    mean similarity to the others, less that to as many of its nearest older passages; a group's is
+    the least of its members; the best group counts. -inf stands for none. ``new`` flags the new
+    passages of each list, ``k`` is the number of ranks of the head.
     """
     longest = max(new.shape[1], MATES + 1)
     new = np.pad(new, ((0, 0), (0, longest - new.shape[1])))

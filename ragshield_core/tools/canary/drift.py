@@ -1,4 +1,4 @@
-"""How far what is retrieved and answered now is from what it was: figures, weights, reports."""
+"""Drift of retrieved passages and answers from a baseline: figures, weights, reports."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Threshold = Annotated[float, Field(gt=0.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-# Characters of an id that are shown.
+# Characters of an id in reports.
 SHOWN_ID = 60
-# Figures that people see, and how.
+# Figures in reports, and their formats.
 FIGURES = {
     **dict.fromkeys(("answer_drift", "jaccard", "overlap_at_k", "takeover"), ".3f"),
     "takeover_p": ".3g",
@@ -43,20 +43,20 @@ class AnomalyWeights(BaseModel):
     answer, answer_cap
         The score gains ``answer`` times the drift of the answer (1 - cosine), up to the cap.
     jaccard, overlap
-        It gains so much of 1 - Jaccard similarity and of 1 - overlap@k.
+        It gains ``jaccard`` times 1 - Jaccard similarity and ``overlap`` times 1 - overlap@k.
     suspicion, suspicion_cap
-        It gains so much of a rise of the suspicion ratio, up to the cap.
+        It gains ``suspicion`` times the rise of the suspicion ratio, up to the cap.
     threshold
-        A score from it on is flagged.
+        Scores from it on are flagged.
     answer_takeover
-        An answer that drifted so much is flagged where the entry at the first rank is new, or the
-        one that the answer follows: with few entries and canaries, growth cannot be told from
-        takeover by ranks.
+        An answer with at least this drift is flagged if the entry at the first rank, or the entry
+        that the answer follows, is new. With few entries and canaries, ranks cannot tell growth
+        from takeover.
     takeover_p
-        A canary is flagged if newcomers at its head are less probable than this under mere growth:
-        additions of the same kind as what was there flag at most this share of the canaries, fewer
-        as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
-        .05, and three are, these are flagged as well.
+        A canary is flagged if newcomers at its head are less probable than this under mere growth.
+        Additions of the same kind as older entries flag at most this share of the canaries, usually
+        fewer. A higher value finds more single poisoned entries. If nearly all canaries, at least
+        three, are below .05, these are flagged as well.
 
     Notes
     -----
@@ -99,38 +99,37 @@ class AnomalyWeights(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryDrift:
-    """What became of one canary.
+    """Drift of one canary.
 
     Attributes
     ----------
     name, query
         Of the canary.
     flagged, reasons
-        Whether something is wrong, and what: sentences with the number that convinced.
+        Whether the canary drifted, and why: sentences with the deciding number.
     score
         Anomaly, in [0, 1]; see :class:`AnomalyWeights`.
     answer, answer_drift
-        The answer, and 1 minus its cosine to the baseline's; ``None`` without an answerer, and the
-        latter without an embedder.
+        The answer, and 1 minus its cosine to the baseline's. Both are ``None`` without an answerer,
+        the latter also without an embedder.
     jaccard, overlap_at_k
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
-        Share of the head that newcomers hold, and how probable it is under mere growth, together
-        with how much of the query they hold in one place, and with ``resemblance_p``; the latter
-        ``None`` where more than half of everything looks new, and nobody tells how many entries
-        there are.
+        Newcomers' share of the head, and its p-value under mere growth, combined with those of
+        their coverage of the query and of their resemblance. The p-value is ``None`` if more than
+        half of everything looks new and the size of the knowledge base is unknown.
     resemblance_p
-        How probable it is under mere growth that newcomers of the head resemble each other so much
-        beyond what stands around them; ``None`` without vectors, with fewer than two that could
-        resemble each other.
+        P-value, under mere growth, of newcomers at the head that resemble each other more than the
+        passages around them; ``None`` without vectors, and with fewer than two newcomers to
+        compare.
     taken_over
-        Whether growth hardly explains that.
+        Whether growth hardly explains the newcomers.
     suspicion_ratio, suspicion_delta
         Mean suspicion of the retrieved texts, and its change.
     ids, baseline_ids
-        Retrieved now and then, best first.
+        Ids retrieved now, and at the baseline, best first.
     newcomers
-        Ids that are new among the retrieved, or whose text is, best first.
+        Retrieved ids that are new or have a new text, best first.
     """
 
     name: str
@@ -153,7 +152,7 @@ class CanaryDrift:
     newcomers: tuple[str, ...] = ()
 
     def figures(self) -> list[tuple[str, str]]:
-        """Return names and values of the figures that there are, as people see them."""
+        """Return names and values of all known figures, formatted for people."""
         rows: list[tuple[str, str]] = [
             ("flagged", "yes" if self.flagged else "no"),
             ("anomaly", f"{self.score:.3f}"),
@@ -163,7 +162,7 @@ class CanaryDrift:
             if value is not None:
                 rows.append((name.replace("_", " ").replace(" at k", "@k"), format(value, form)))
         new = set(self.newcomers)
-        # Each shortened: a long id must not hide the others.
+        # Each id is shortened: a long one must not hide the others.
         for name, ids in (("before", self.baseline_ids), ("retrieved", self.ids)):
             shown = (("+" if i in new else "") + printable(i, SHOWN_ID) for i in ids)
             if ids or name == "retrieved":
@@ -183,7 +182,7 @@ class DriftReport:
     Attributes
     ----------
     suite, baseline, k
-        What was compared with what: name of the suite, version of its baseline, places.
+        Name of the suite, version of its baseline, and number of compared places.
     checked_at
         UTC.
     growth
@@ -191,10 +190,10 @@ class DriftReport:
     canaries
         One per canary, in the order of the suite.
     still_served
-        Ids that are held or confirmed as poisoned, and are retrieved nevertheless, among the first
-        k of a canary. They are left out of all figures, but not of what users are answered from.
+        Ids of held or confirmed entries that are still retrieved among the first k of a canary.
+        All figures omit them, but users still get answers from them.
     passages
-        By canary, what was retrieved; not kept in the database.
+        Retrieved passages by canary; not kept in the database.
     """
 
     suite: str
@@ -208,7 +207,7 @@ class DriftReport:
 
     @property
     def flagged(self) -> tuple[CanaryDrift, ...]:
-        """Those that drifted, worst first."""
+        """Canaries that drifted, worst first."""
         found = [c for c in self.canaries if c.flagged]
         return tuple(sorted(found, key=lambda c: (-c.score, c.takeover_p or 0.0)))
 
@@ -275,7 +274,7 @@ class DriftReport:
 
     def tables(self, canaries: Sequence[CanaryDrift]) -> list[Any]:
         """Return the summary and a table for each canary, for :mod:`rich`; hostile text escaped."""
-        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.table import Table  # noqa: PLC0415 - only for display
         from rich.text import Text  # noqa: PLC0415
 
         shown: list[Any] = [

@@ -1,4 +1,4 @@
-"""What changed among the retrieved: by ranks and ids, by the words of texts, by their likeness."""
+"""Figures of change among retrieved passages: from ranks and ids, words, and similarities."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector
     from ragshield_core.tools.canary.storage import Observation
 
-# Each rank weighs so much of the one before it: half of the weight is that of the first three.
+# Weight of a rank as a share of the one before: the first three hold half of the weight.
 PERSISTENCE = 0.8
-# Ranks that the growth test looks at: those behind hold 7 % of the weight together, and every
-# pattern of newcomers among so many can be enumerated.
+# Ranks of the growth test: those behind hold 7 % of the weight together, and every pattern of
+# newcomers among so few ranks can be enumerated.
 HEAD = 12
 
 
@@ -40,7 +40,7 @@ def jaccard(first: Sequence[str], second: Sequence[str]) -> float:
 def overlap_at_k(first: Sequence[str], second: Sequence[str], k: int) -> float:
     """Return the share of the first k places that two lists of ids have in common, in [0, 1].
 
-    Of places that are taken: shorter lists can be alike as well.
+    Only taken places count, so short lists can be equal as well.
 
     Examples
     --------
@@ -53,15 +53,15 @@ def overlap_at_k(first: Sequence[str], second: Sequence[str], k: int) -> float:
 
 
 def takeover(new: Sequence[bool], rate: float) -> tuple[float, float]:
-    """Return how much of the head newcomers hold, and how probable that is under mere growth.
+    """Return the newcomers' share of the head, and its p-value under mere growth.
 
     Parameters
     ----------
     new
         For each rank, whether its entry is new.
     rate
-        Share of newcomers in the whole knowledge base, in (0, 1): if what was added is of the same
-        kind as what was there, any rank is a newcomer's with this probability.
+        Share of newcomers in the whole knowledge base, in (0, 1): if additions are of the same kind
+        as older entries, any rank is a newcomer's with this probability.
 
     Examples
     --------
@@ -84,20 +84,20 @@ def takeover(new: Sequence[bool], rate: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=32)
 def _patterns(length: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return, for every pattern of newcomers, their share of the weight and their number."""
+    """Return the newcomers' share of the weight and their number for every pattern of them."""
     bits = (np.arange(1 << length)[:, None] >> np.arange(length)) & 1
     weights = PERSISTENCE ** np.arange(length)
     return bits @ (weights / weights.sum()), bits.sum(axis=1)
 
 
 def combined_p_value(*values: float, correlation: float = 0.0) -> float:
-    """Return the p-value of several ones together, whose -2 ln p correlate so much in pairs.
+    """Return the joint p-value of several tests; ``correlation`` is that of -2 ln p in pairs.
 
     References
     ----------
     Fisher, "Statistical Methods for Research Workers", 1932: the sum of -2 ln p has a chi-squared
     distribution. Brown, "A method for combining non-independent, one-sided tests of significance",
-    Biometrics 31, 1975: of dependent ones, it is scaled to their variance.
+    Biometrics 31, 1975: for dependent tests, it is scaled to their variance.
 
     Examples
     --------
@@ -125,18 +125,18 @@ def cosine(first: ArrayLike, second: ArrayLike) -> float:
     return float(one @ other) / norms if norms > 0.0 else 0.0
 
 
-# A passage holds the words of a query in one place if they lie within so many times its length.
+# A passage holds words of a query in one place if they lie within this multiple of its length.
 SLACK = 1.25
-# Words of a query that are looked at; longer ones are no questions. Those of fewer words than three
-# stand in any passage about them, of fewer than five in many.
+# Words of a query that are compared; longer queries are no questions. Passages on a topic hold all
+# words of a query of fewer than three, and many do of one with fewer than five.
 LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
 
 
 def word_weights(queries: Collection[str]) -> Mapping[str, float]:
-    """Return how much each word of a suite's queries tells: more, the fewer of them hold it.
+    """Return the weight of each word of a suite's queries: the fewer queries hold it, the higher.
 
-    Words that ask, and those that only join others, stand in many queries; what a query is about
-    stands in few, in any language.
+    Question words and function words are in many queries, and a query's topic words are in few, in
+    any language.
 
     References
     ----------
@@ -148,13 +148,13 @@ def word_weights(queries: Collection[str]) -> Mapping[str, float]:
 
 
 def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
-    """Return how much of a query a text holds in one place, in [0, 1].
+    """Return the share of a query that a text holds in one place, in [0, 1].
 
-    Text is retrieved for a query because it holds its words, and crafted text holds them close
-    together, whatever its wording; ordinary passages about the matter hold some here, some there.
+    Text is retrieved for a query because it holds its words. Crafted text holds them close
+    together, whatever its wording; ordinary passages on the topic hold some here, some there.
 
-    Of queries of less than five words, the figure is smaller, of less than three it is 0. The
-    weights are from :func:`word_weights`, of queries among which is this one.
+    The share is reduced for queries of fewer than five words, and 0 for fewer than three. The
+    weights are those that :func:`word_weights` returns for queries that include this one.
 
     Examples
     --------
@@ -187,14 +187,14 @@ def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
     return min(1.0, best / sum(wanted.values())) * min(1.0, len(asked) / FULL_LENGTH)
 
 
-# Entries as close to each other as this say much the same: they are left out together. Texts made
-# for one question are; chunks of one document, as a rule, are less. Where a model puts ordinary
-# passages closer than .5, so much of the way from there to equality; but copies stay copies.
+# Entries with this similarity say much the same and are left out together. Texts made for one
+# question reach it, chunks of one document rarely. If ordinary passages of a model are closer than
+# .5, the threshold is WAY of the distance from their similarity to 1, at most that of copies.
 SAME, WAY, NEARLY_EQUAL = 0.7, 0.4, 0.98
-# Fewer passages do not tell how close ordinary ones are.
+# Fewest passages that show how close ordinary ones are.
 FEW = 4
-# Characters and words of a text that are looked at: more than chunks have, and of a text that was
-# made to be slow, no more than takes milliseconds.
+# Characters and words of a text that are read: more than chunks have, and few enough that a text
+# made to be slow takes milliseconds.
 MAX_CHARACTERS, MAX_WORDS = 16_000, 2_500
 
 _WORD = re.compile(rf"[\w{COMBINING}]+")
@@ -207,11 +207,11 @@ _UNSPACED = re.compile(
 
 
 def newcomers_of(passages: Sequence[Passage], before: Observation) -> list[bool]:
-    """Return, per passage, whether it was not there at the baseline, or had another text.
+    """Return, per passage, whether the baseline lacks it or has another text of it.
 
-    What stood just below the baseline's top k, and moved up because others left, is not new. Nor is
-    a known text under another id, as many times as it was known: a store that was built again gives
-    new ids to all, but a copy takes a place that was another's.
+    A passage from just below the baseline's top k that moved up is not new. Nor is a known text
+    under another id, as many times as it was known: a rebuilt store gives new ids to all texts, but
+    a further copy takes another text's place.
     """
     known = {*zip(before.ids, before.revisions, strict=True), *before.below}
     texts = Counter(revision for _, revision in known)
@@ -226,7 +226,7 @@ def newcomers_of(passages: Sequence[Passage], before: Observation) -> list[bool]
 
 
 def echoes_of(query: str, passages: Sequence[Passage]) -> NDArray[np.float64]:
-    """Return how much of a query each passage repeats, in [0, 1], shape (n_passages,)."""
+    """Return the share of a query that each passage repeats, in [0, 1], shape (n_passages,)."""
     batch = Batch.of(
         ids=[str(row) for row in range(len(passages))],
         texts=[_segmented(passage.text) for passage in passages],
@@ -238,11 +238,10 @@ def echoes_of(query: str, passages: Sequence[Passage]) -> NDArray[np.float64]:
 
 
 def alike(passages: Sequence[Passage], ordinary: Sequence[Passage]) -> NDArray[np.bool_]:
-    """Return which passages say much the same, themselves included, shape (n, n).
+    """Return whether each two passages say much the same, shape (n, n), with True on the diagonal.
 
-    By vectors where they are known, else by their words. Embedding models differ in how close they
-    put texts that have no more than a subject in common: ordinary passages, retrieved for the same
-    query, tell.
+    The vectors decide if all are known, else the words. Embedding models differ in how close they
+    put texts that share no more than a subject; ordinary passages for the same query show it.
     """
     vectors = matrix(passages)
     if vectors is None:
@@ -262,15 +261,15 @@ def alike(passages: Sequence[Passage], ordinary: Sequence[Passage]) -> NDArray[n
 
 
 def matrix(passages: Sequence[Passage]) -> Vectors | None:
-    """Return the vectors of passages, shape (n, dim); None where one of them is not known."""
+    """Return the vectors of passages, shape (n, dim); None if one of them is unknown."""
     vectors = [passage.vector for passage in passages if passage.vector is not None]
     return np.stack(vectors) if vectors and len(vectors) == len(passages) else None
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text's beginning, as they read to a person, in order.
+    """Return the words of a text's beginning, in order, as a person reads them.
 
-    Of scripts without spaces between words, pairs of characters stand for words, as is usual in
+    In scripts without spaces between words, pairs of characters stand for words, as is usual in
     retrieval.
 
     Examples
@@ -284,7 +283,7 @@ def words(text: str) -> list[str]:
 
 
 def _segmented(text: str) -> str:
-    """Return a text's beginning with spaces between all words, and nothing invisible."""
+    """Return a text's beginning with spaces between all words, without invisible characters."""
     cut = text[:MAX_CHARACTERS]
     if cut.isascii():
         return cut
@@ -299,7 +298,7 @@ def _in_pairs(run: re.Match[str]) -> str:
 
 
 def says(text: str, part: str) -> bool:
-    """Return whether a text holds another one, as both read to a person.
+    """Return whether a text contains another one, as a person reads both.
 
     Case, white space, invisible characters and the width of letters make no difference.
     """
@@ -316,20 +315,20 @@ def _plain(text: str) -> str:
 class Suspicions:
     """Suspicions of texts by their hash, in [0, 1).
 
-    Of the built-in text detectors that need no knowledge base, each that finds something adds less
-    than the one before.
+    Each built-in text detector that needs no knowledge base adds to the suspicion if it finds
+    something, and less than the one before.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, float] = {}
 
     def __call__(self, passage: Passage) -> float:
-        """Return how suspicious the text of a passage is."""
+        """Return the suspicion of a passage's text."""
         self.judge([passage])
         return self.known[passage.revision]
 
     def judge(self, passages: Iterable[Passage]) -> None:
-        """Judge texts that were not judged before, all at once."""
+        """Judge all texts that are not judged yet, in one batch."""
         new = {p.revision: p.text for p in passages if p.revision not in self.known}
         if not new:
             return
@@ -341,7 +340,7 @@ class Suspicions:
 
 
 def text_findings(passage: Passage) -> tuple[str, ...]:
-    """Return what those detectors say of a passage, a sentence each."""
+    """Return the findings of the same detectors on a passage, a sentence each."""
     batch = Batch.of(ids=["0"], texts=[passage.text], embeddings=None)
     return tuple(
         detector.explain(batch, [0])[0].sentence

@@ -1,4 +1,4 @@
-"""Everything that retrieves, embeds or answers, of any framework, behind one interface each."""
+"""Interfaces to retrievers, embedding models and answerers of any framework."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Revision = tuple[str, str]  # an entry's id, and the hash of its text
 
-# Metadata keys under which programs keep the id of a chunk, and of what it was cut from.
+# Metadata keys under which programs keep the id of a chunk, and of its document.
 ID_KEYS = ("id", "chunk_id", "_id")
 LINEAGE_KEYS = ("source", "lineage", "doc_id", "file_path", "title")
 
@@ -36,9 +36,9 @@ class Passage:
     Attributes
     ----------
     id, text, lineage, metadata
-        As in the knowledge base; where a retriever gives no id, a hash of the text stands for it.
+        As in the knowledge base; a hash of the text replaces an id that the retriever lacks.
     vector
-        Shape (dim,), unit length, where the retriever knows it.
+        Shape (dim,), unit length, if the retriever knows it.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Passage:
 
     @cached_property
     def revision(self) -> str:
-        """A hash of the text: an entry that was changed under its old id is new."""
+        """A hash of the text: a changed entry under its old id counts as new."""
         return _digest(self.text)
 
     @classmethod
@@ -61,15 +61,15 @@ class Passage:
         lineage: Any = None,
         vector: Vectors | None = None,
     ) -> Self:
-        """Return a passage of what a program keeps of an entry.
+        """Return the passage of a program's entry.
 
-        Without an id or a lineage, its metadata may name them (:data:`ID_KEYS`,
+        A missing id or lineage is taken from the metadata, if they have it (:data:`ID_KEYS`,
         :data:`LINEAGE_KEYS`).
 
         Raises
         ------
         CanaryError
-            If the text is none.
+            If ``text`` is not a str.
         """
         if not isinstance(text, str):
             msg = f"a retrieved entry has a text of type {type(text).__name__}, expected a str."
@@ -89,7 +89,7 @@ class Passage:
 
 
 def as_passage(item: Any) -> Passage:
-    """Return what a retriever found as a passage."""
+    """Return a retriever's result as a passage."""
     if isinstance(item, Passage):
         return item
     if isinstance(item, str):
@@ -131,7 +131,7 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder:
-    """One embedding model, of whichever kind; :meth:`of` finds out which.
+    """Interface to an embedding model of any kind; :meth:`of` recognises the kind.
 
     Parameters
     ----------
@@ -166,8 +166,8 @@ class Embedder:
     def queries(self, texts: Sequence[str], *, unit: bool = True) -> Vectors:
         """Return vectors of queries, shape (n_texts, dim).
 
-        Of unit length; or as the model gave them, which is what stores that compare distances want
-        to be asked with.
+        They have unit length, or with ``unit=False`` the model's own length, which stores that
+        compare distances need.
         """
         vectors = _matrix(self._queries(list(texts)), len(texts))
         return unit_vectors(vectors, len(texts)) if unit else vectors
@@ -198,8 +198,8 @@ def _matrix(given: ArrayLike, n: int) -> Vectors:
     return vectors
 
 
-# By the package that the classes of a framework come from, the module that knows its objects. Each
-# of its functions (knowledge_base, passage, embedder, answerer) returns None for other objects.
+# Adapter module for each framework, by the package of its classes. The adapter's functions
+# (knowledge_base, passage, embedder, answerer) return None for other objects.
 ADAPTERS = {
     "langchain_core": "ragshield_langchain.canary",
     "llama_index": "ragshield_llamaindex.canary",
@@ -207,9 +207,9 @@ ADAPTERS = {
 
 
 def by_framework(thing: Any, function: str) -> Any:
-    """Return what the framework of an object makes of it, None where it is of none.
+    """Return the adapter's interface to a framework's object, None for other objects.
 
-    The function is one of the modules in :data:`ADAPTERS`, which may lack what it needs.
+    ``function`` names a function of the modules in :data:`ADAPTERS`, whose imports may be missing.
     """
     packages = (str(parent.__module__).partition(".")[0] for parent in type(thing).__mro__)
     for package in dict.fromkeys(packages):
@@ -231,10 +231,10 @@ def by_framework(thing: Any, function: str) -> Any:
 
 
 class KnowledgeBase(ABC):
-    """A knowledge base that can be asked; subclass it for one of your own.
+    """A searchable knowledge base; subclass it for one of your own.
 
-    Only :meth:`search` has to be defined. What :meth:`size` says tells growth from takeover.
-    Without :meth:`remove` and :meth:`restore`, suspects are held, but stay in it.
+    Only :meth:`search` has to be defined. :meth:`size` helps to tell growth from takeover. Without
+    :meth:`remove` and :meth:`restore`, suspects are held but stay in the knowledge base.
 
     Examples
     --------
@@ -264,49 +264,49 @@ class KnowledgeBase(ABC):
             Shape (n_queries, dim), of any length, as the embedding model gave them; None without a
             model.
         k
-            More than the places that are compared: what would move up counts as well.
+            More than the compared places: passages that would move up are needed too.
         """
 
     def size(self) -> int | None:
-        """Return how many entries there are, if that is known."""
+        """Return the number of entries, if known."""
         return None
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
-        """Return what stands under ids now, where it tells.
+        """Return the current texts of ids, as far as they are known.
 
-        Between a traceback and what is done about it, hours may pass: what was corrected meanwhile
-        is not taken out.
+        Hours may pass between a traceback and the quarantine: entries that were corrected meanwhile
+        stay in the knowledge base.
         """
         return {}
 
     def remove(self, ids: Sequence[str]) -> Sequence[str]:
-        """Delete entries, which are held by now, and return those that could not be deleted.
+        """Delete entries that are held by now, and return the ids that could not be deleted.
 
-        Missing ones are ignored.
+        Missing ids are ignored.
         """
         return ids
 
-    def restore(self, entries: Batch) -> None:  # noqa: B027 - not every one can
+    def restore(self, entries: Batch) -> None:  # noqa: B027 - optional
         """Put back entries that were held, under their ids."""
 
     @property
     def embedder(self) -> Any:
-        """The embedding model that it carries, of any kind; None if there is none."""
+        """The knowledge base's embedding model, of any kind; None if there is none."""
         return None
 
     @property
     def guarded(self) -> Guarded | None:
-        """The guarded store that holds what is taken out of it; None if it has no guard."""
+        """The guarded store, whose quarantine takes deleted entries; None without a guard."""
         return None
 
     @property
     def quarantine(self) -> Quarantine | None:
-        """Where its guard holds entries; None if it has no guard."""
+        """The guard's quarantine; None without a guard."""
         return None if self.guarded is None else self.guarded.quarantine
 
 
 class FunctionKnowledgeBase(KnowledgeBase):
-    """A function of a query and of k, asked one query after the other."""
+    """A function of a query and of k, called for one query after the other."""
 
     def __init__(self, find: Callable[[str, int], Any]) -> None:
         self._find = find
@@ -314,17 +314,17 @@ class FunctionKnowledgeBase(KnowledgeBase):
     def search(
         self,
         queries: Sequence[str],
-        vectors: Vectors | None,  # noqa: ARG002 - it has an embedder of its own
+        vectors: Vectors | None,  # noqa: ARG002 - the function has its own embedder
         k: int,
     ) -> list[list[Passage]]:
-        """Return what the function finds."""
+        """Return the function's results as passages."""
         return [[as_passage(item) for item in list(self._find(q, k))[:k]] for q in queries]
 
 
-# Queries whose similarities to all entries are held at a time: 26 MB for 100,000 entries.
+# Queries whose similarities to all entries are in memory at a time: 26 MB for 100,000 entries.
 BLOCK = 64
-# float32 products differ by less than that with their shape: equals are told apart by their row
-# instead, so that entries added elsewhere do not change a ranking.
+# Decimals of a similarity. float32 products differ by less with their shape, so equals are ranked
+# by row, and entries added elsewhere do not change a ranking.
 DECIMALS = 5
 
 
@@ -336,7 +336,7 @@ class MatrixRetriever(KnowledgeBase):
     batch
         The knowledge base, with vectors.
     embedder
-        For queries whose vectors are not given.
+        Model for queries without given vectors.
     """
 
     def __init__(self, batch: Batch, embedder: Any = None) -> None:
@@ -345,11 +345,11 @@ class MatrixRetriever(KnowledgeBase):
 
     @property
     def embedder(self) -> Any:
-        """The model for queries, if it was given one."""
+        """The model for queries, if one was given."""
         return self._embedder
 
     def size(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of entries."""
         return len(self.batch)
 
     def search(
@@ -365,7 +365,7 @@ class MatrixRetriever(KnowledgeBase):
             )
             raise CanaryError(msg)
         found = nearest(unit_vectors(vectors, len(queries)), self.batch.embeddings, k)
-        # Many queries meet the same entries.
+        # Each passage is made once: many queries find the same entries.
         made = {row: self._passage(row) for row in {row for rows in found for row in rows}}
         return [[made[row] for row in rows] for rows in found]
 
@@ -403,10 +403,10 @@ def search(
     *,
     shown: int,
 ) -> tuple[list[list[Passage]], tuple[str, ...]]:
-    """Return the k best passages per query, each once, as if what is held were not there.
+    """Return the k best passages per query without held entries and repetitions.
 
-    Also returns the ids that are held, or confirmed as poisoned, and that retrieval shows
-    nevertheless, among the first ``shown``.
+    It also returns the ids of held or confirmed entries that are still retrieved among the first
+    ``shown``.
     """
     found = knowledge_base.search(queries, vectors, k)
     held = _held(quarantine, found)
@@ -424,19 +424,19 @@ def search(
         found = wider
         held = _held(quarantine, found)
     listed = []
-    for passages in found:  # retrievers that join the results of others may repeat one
+    for passages in found:  # retrievers that merge the results of others may repeat a passage
         once = {(p.id, p.revision): p for p in passages}
         listed.append([p for revision, p in once.items() if revision not in held][:k])
     return listed, still_served
 
 
 def _held(quarantine: Quarantine, found: Sequence[Sequence[Passage]]) -> set[Revision]:
-    """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""
+    """Return the retrieved passages that are held or confirmed as poisoned."""
     passages = {(p.id, p.revision): p for listed in found for p in listed}
     if not passages or not quarantine.exists():
         return set()
     ids = list(dict.fromkeys(entry_id for entry_id, _ in passages))
-    # Of an id, a later revision may be held while the one before is live.
+    # A later revision of an id may be held while an earlier one is live.
     latest = {i: quarantine.show(i).entry.text for i in quarantine.held_ids(ids)}
     held = {revision for revision, p in passages.items() if latest.get(p.id) == p.text}
     if not quarantine.count("confirmed"):
@@ -446,16 +446,16 @@ def _held(quarantine: Quarantine, found: Sequence[Sequence[Passage]]) -> set[Rev
     return held | {(i, rest[i].revision) for i in confirmed}
 
 
-# Names of a function's second parameter where it takes more than a query.
+# Names of the second parameter of functions that take more than a query.
 PLACES = ("k", "top_k", "n", "n_results", "limit", "similarity_top_k")
 TEXTS = ("texts", "passages", "contexts", "context", "documents")
-# Keys under which programs return what they answer, and attributes that hold its text.
+# Keys under which programs return an answer, and attributes that hold its text.
 ANSWER_KEYS = ("answer", "result", "output", "response", "text")
 TEXT_NAMES = ("content", "response", "text")
 
 
 def as_knowledge_base(source: Any) -> KnowledgeBase:
-    """Return the interface to anything that retrieves: see :class:`CanaryMonitor`."""
+    """Return the interface to a retriever of any kind: see :class:`CanaryMonitor`."""
     if isinstance(source, type):
         msg = f"retriever is the class {source.__name__}, expected an instance of it."
         raise CanaryError(msg)
@@ -479,7 +479,7 @@ def as_knowledge_base(source: Any) -> KnowledgeBase:
 
 
 def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
-    """Return the interface to anything that answers: a function of a query and of passages."""
+    """Return the interface to an answerer of any kind: a function of a query and of passages."""
     ask = by_framework(source, "answerer") or source
     if ask is source and callable(source) and takes_two(source, TEXTS):
         return lambda query, texts: answer_text(source(query, texts))
@@ -493,9 +493,9 @@ def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
 
 
 def answer_text(answer: Any) -> str:
-    """Return the text of what an answerer returned.
+    """Return the text of an answer.
 
-    A mapping without an answer is refused: an empty answer would be the same at every check.
+    A mapping without an answer is refused, since an empty answer would be equal at every check.
     """
     if isinstance(answer, Mapping):
         found = [answer[key] for key in ANSWER_KEYS if key in answer]
@@ -514,9 +514,9 @@ def answer_text(answer: Any) -> str:
 
 
 def takes_two(function: Callable[..., Any], names: Collection[str]) -> bool:
-    """Return whether a function has a second parameter that it needs, or that has such a name.
+    """Return whether a function's second parameter is required or has one of the names.
 
-    Others are options, such as a configuration.
+    Other second parameters are options, such as a configuration.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -1,4 +1,4 @@
-"""Canary queries, asked again and again, and compared with a baseline."""
+"""Monitor of canary queries, which asks them repeatedly and compares with a baseline."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 # Ids and counts only: queries and answers may be confidential, retrieved texts hostile.
 logger = logging.getLogger("ragshield")
 
-# Who holds suspects where nobody says so.
+# Name in the log of the holder of suspects, by default.
 BY = "ragshield canary"
-# What a rebuilt model, or another processor, changes in a vector is far below; another model is
-# nowhere near.
+# Cosine of a vector to its earlier one. A rebuilt model or another processor stays far closer;
+# another model is nowhere near.
 SAME_MODEL = 0.999
-# Canaries that are embedded anew at each check to see that.
+# Canaries that each check embeds again for this comparison.
 PROBED = 3
-# The baseline remembers what stood below the k places, down to so many times k: it is not new when
-# others leave and it moves up.
+# Multiple of k down to which the baseline remembers passages: those below the k places are not new
+# when others leave and they move up.
 DEPTH = 3
 
 
@@ -65,9 +65,9 @@ class CanaryMonitor:
     retriever
         A LangChain vector store or retriever, a LlamaIndex index or retriever, a
         :class:`KnowledgeBase` of your own, a batch, or a function of a query (and of k) that
-        returns documents, nodes, passages, dicts or pairs of an id and a text. Better a store or an
-        index than its retriever: LlamaIndex's retrievers do not see what is inserted after they
-        were made, and k is fixed, so that nothing takes the place of what is held.
+        returns documents, nodes, passages, dicts or pairs of an id and a text. Prefer a store or an
+        index to its retriever: LlamaIndex's retrievers miss entries inserted after their creation,
+        and with their fixed k no other passage takes a held one's place.
     answerer
         A LangChain ``Runnable``, a LlamaIndex query engine, or a function of a query (and of the
         retrieved texts). Without one, only retrieval is compared.
@@ -75,28 +75,27 @@ class CanaryMonitor:
         Embeds queries and answers: a model of LangChain or LlamaIndex, or a function from texts to
         vectors. Default: the model that the retriever carries, if any.
     k
-        Places that are compared.
+        Number of compared places.
     weights
         Of the anomaly score.
     quarantine
-        Where suspects are held and where baselines and checks are kept. Default: that of the
-        guarded store, else ``ragshield.db`` in the working directory.
+        Keeps suspects, baselines and checks. Default: that of the guarded store, else
+        ``ragshield.db`` in the working directory.
 
     Notes
     -----
-    What is held is taken out of a guarded store or index, a LangChain store, or a
-    :class:`KnowledgeBase` that can do so. Of anything else it is left out of the comparison only,
-    and checks name it in ``still_served`` until the application has taken it out.
+    Held entries are deleted from a guarded store or index, a LangChain store, or a
+    :class:`KnowledgeBase` that supports it. From other retrievers, they are only left out of the
+    comparison, and checks name them in ``still_served`` until the application deletes them.
 
-    A check flags a canary whose anomaly score reaches the threshold; whose head newcomers
-    have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how much of the
-    query they hold in one place, compared with what the baseline's passages do); whose answer
-    drifted and follows an entry that is new; or that breaks what was expected of it. Growth is what
-    was added in all, where the retriever can tell, else it is estimated from the canaries that
-    changed least.
+    A check flags a canary if its anomaly score reaches the threshold; if newcomers have taken over
+    its head (:func:`~ragshield_core.tools.canary.figures.takeover`, together with their coverage of
+    the query compared with the baseline's); if its answer drifted and follows a new entry; or if
+    its expectations are broken. Growth is the share of added entries, if the retriever knows the
+    size; otherwise it is estimated from the canaries without those that changed least and most.
 
-    What poison can do that nobody asks about is not seen: canaries watch their own neighbourhood.
-    Text that replaces the answer without leaving the baseline's place is seen by its hash.
+    Canaries watch their own neighbourhood only and miss poison that targets other questions. A text
+    that replaces another in its place is found by its hash.
 
     References
     ----------
@@ -146,12 +145,12 @@ class CanaryMonitor:
 
     @cached_property
     def store(self) -> CanaryStore:
-        """Where baselines and checks are kept."""
+        """The store of baselines and checks."""
         return CanaryStore(self.quarantine_store)
 
     @cached_property
     def quarantine_store(self) -> Quarantine:
-        """The quarantine."""
+        """The quarantine that holds suspects."""
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - slow to import
 
         if self._given_quarantine is not None:
@@ -160,7 +159,7 @@ class CanaryMonitor:
         return Quarantine() if found is None else found
 
     def record_baseline(self) -> int:
-        """Ask every canary and keep what it gives as the suite's next baseline.
+        """Ask every canary and keep the results as the suite's next baseline.
 
         Returns
         -------
@@ -170,7 +169,7 @@ class CanaryMonitor:
         Raises
         ------
         CanaryError
-            If nothing at all is retrieved.
+            If no canary retrieves anything.
         """
         deep, _ = self._search(self.suite.queries, DEPTH * self.k)
         if not any(deep):
@@ -212,7 +211,7 @@ class CanaryMonitor:
         Parameters
         ----------
         baseline
-            Its version; default: the latest.
+            Version of the baseline; default: the latest.
 
         Raises
         ------
@@ -232,7 +231,7 @@ class CanaryMonitor:
         return report
 
     def compare(self, *, baseline: int | None = None) -> DriftReport:
-        """Do as :meth:`check` does; nothing is kept."""
+        """Compare as :meth:`check` does, but keep nothing."""
         then = self.store.baseline(self.suite.name, baseline)
         self._check_same(then)
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
@@ -263,7 +262,7 @@ class CanaryMonitor:
             growth=growth,
             canaries=canaries,
             still_served=still_served,
-            # Deeper than what is compared: what would move up, were suspects left out.
+            # Deeper than the compared places: passages that would move up without the suspects.
             passages={c.name: passages for c, passages in zip(self.suite, deep, strict=True)},
         )
 
@@ -274,8 +273,8 @@ class CanaryMonitor:
     def watch(self, guard: Guard, on_drift: Callable[[DriftReport], object]) -> None:
         """Check after every ingest of a guard, and call ``on_drift`` with a report that flags.
 
-        What is released from quarantine is written before the release is on record, so no check can
-        be kept yet, nor would it see what comes back: the next one does.
+        A release from quarantine writes entries before the release is on record. No check runs
+        then, since it could not be kept and would not see the released entries; the next one does.
         """
         check_type("guard", guard, ["writes"], "a Guard, such as store.guard")
         check_type("on_drift", on_drift, ["__call__"], "a function of a DriftReport")
@@ -290,7 +289,7 @@ class CanaryMonitor:
         guard.writes.on_learned.append(after)
 
     def traceback(self, report: DriftReport | None = None) -> Traceback:
-        """Return who is to blame for the drift, most responsible first.
+        """Return the entries to blame for the drift, most responsible first.
 
         Parameters
         ----------
@@ -316,17 +315,17 @@ class CanaryMonitor:
     def trace_answer(
         self, query: str, wrong_answer: str, *, depth: int = 50, since: dt.datetime | None = None
     ) -> Traceback:
-        """Return which entries are to blame for one wrong answer; needs no baseline.
+        """Return the entries to blame for one wrong answer; needs no baseline.
 
         Parameters
         ----------
         query, wrong_answer
             As a user reports them.
         depth
-            Retrieved entries that are looked at.
+            Number of retrieved entries to consider.
         since
-            When the answer was still right: entries with an older time of ingestion in their
-            metadata are not to blame. Only where your own pipeline writes that time.
+            A time when the answer was still right: entries whose metadata have an earlier time of
+            ingestion are not to blame. Use it only if your own pipeline writes that time.
 
         See Also
         --------
@@ -351,18 +350,18 @@ class CanaryMonitor:
         suspects
             From a traceback.
         by
-            Who holds them, for the record.
+            Name of the person or program that holds them, for the log.
 
         Returns
         -------
         tuple[str, ...]
-            The ids that are held now; what a person has released before stays, and so does what
-            a store says to have another text of by now: deleting it would lose that text.
+            The ids that are held now. Entries that a person has released stay, and so do entries
+            with another text in the store by now: deleting them would lose that text.
 
         Notes
         -----
-        From an index or retriever that is not guarded, nothing can be taken out: a warning says so,
-        and checks name it in ``still_served``.
+        Nothing can be deleted from an unguarded index or retriever: a warning says so, and checks
+        name the entries in ``still_served``.
         """
         there = self._knowledge_base.texts([s.entry_id for s in suspects])
         suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
@@ -406,24 +405,24 @@ class CanaryMonitor:
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
         """Check, quarantine the suspects, and check again, until the drift is gone.
 
-        Where nobody is a suspect, nothing more is taken out: a person looks at the candidates.
+        It stops when there are no suspects: a person has to look at the candidates then.
 
         Parameters
         ----------
         max_entries
-            How many may be taken out at most.
+            Largest number of entries to quarantine.
         by
-            For the record.
+            Name of the person or program that holds them, for the log.
 
         Returns
         -------
         Remediation
-            What was done; ``clean`` is False where the drift did not go, or where what is held is
-            retrieved nevertheless.
+            The held ids and both checks; ``clean`` is False if the drift remains or held entries
+            are still retrieved.
         """
         before = report = self.check()
         held: list[str] = []
-        seen: set[str] = set()  # with those that a person has released
+        seen: set[str] = set()  # including entries that a person has released
         while report.flagged and len(held) < max_entries:
             fresh = [s for s in self.traceback(report).suspects if s.entry_id not in seen]
             some = fresh[: max_entries - len(held)]
@@ -441,7 +440,7 @@ class CanaryMonitor:
     def _search(
         self, queries: Sequence[str], k: int
     ) -> tuple[list[list[Passage]], tuple[str, ...]]:
-        """Return what is retrieved, but for what is held."""
+        """Return retrieved passages without held ones, and held ids that are still retrieved."""
         vectors = self._query_vectors(queries)
         return search(
             self._knowledge_base, self.quarantine_store, queries, vectors, k, shown=self.k
@@ -477,7 +476,7 @@ class CanaryMonitor:
         now = self._embedder.queries(asked)
         before = unit_vectors(then.queries[:PROBED], len(asked))
         same = now.shape == before.shape
-        # Cosines of unit vectors; of a text that a model knows no word of, the vector is zero.
+        # Cosines of unit vectors; a text without a word that the model knows has a zero vector.
         squares = np.sum((now - before) ** 2, axis=1) if same else np.array([2.0])
         similarity = 1.0 - float(np.max(squares)) / 2.0
         if similarity < SAME_MODEL:
@@ -493,7 +492,7 @@ class CanaryMonitor:
     def _answers(
         self, found: Sequence[Sequence[Passage]]
     ) -> tuple[list[str | None], Vectors | None]:
-        """Return what the canaries are answered now, and the answers' vectors."""
+        """Return the canaries' answers now, and the answers' vectors."""
         if self._answerer is None:
             return [None] * len(found), None
         answers = [
@@ -506,15 +505,15 @@ class CanaryMonitor:
 
 @dataclass(frozen=True, kw_only=True)
 class Remediation:
-    """What :meth:`CanaryMonitor.remediate` did.
+    """Outcome of :meth:`CanaryMonitor.remediate`.
 
     Attributes
     ----------
     quarantined
         Ids that were put into quarantine.
     before, after
-        The checks at the start and at the end. What ``after.still_served`` names is held, and
-        retrieved nevertheless: take it out of the knowledge base.
+        The checks at the start and at the end. ``after.still_served`` names held entries that are
+        still retrieved: delete them from the knowledge base.
     """
 
     quarantined: tuple[str, ...]
@@ -523,5 +522,5 @@ class Remediation:
 
     @property
     def clean(self) -> bool:
-        """Whether no canary is flagged any more, and nothing that is held is retrieved."""
+        """Whether no canary is flagged any more and no held entry is retrieved."""
         return not (self.after.flagged or self.after.still_served)

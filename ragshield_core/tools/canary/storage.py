@@ -24,21 +24,21 @@ from ragshield_core.tools.canary.knowledge_base import Vectors
 
 Row = TypeVar("Row", BaselineRow, CheckRow)
 
-# Of the JSON within a row.
+# Version of the JSON within a row.
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one canary gave when it was asked."""
+    """Retrieved passages and answer of one canary."""
 
     query: str
     ids: tuple[str, ...]  # retrieved, best first
     revisions: tuple[str, ...]  # hashes of their texts
     suspicions: tuple[float, ...]  # of each text, in [0, 1]
-    coverages: tuple[float, ...]  # how much of the query each holds in one place, in [0, 1]
+    coverages: tuple[float, ...]  # share of the query that each holds in one place, in [0, 1]
     answer: str | None = None
-    # Ids and hashes of what stood just below: it is not new when it moves up.
+    # Ids and hashes of the passages just below: they are not new when they move up.
     below: tuple[tuple[str, str], ...] = ()
 
 
@@ -47,12 +47,12 @@ _OBSERVATIONS = TypeAdapter(dict[str, Observation])
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Baseline:
-    """What a suite gave when all was well."""
+    """A suite's results while the knowledge base was believed clean."""
 
     suite: str
     version: int = 0
-    k: int  # places that are compared
-    size: int | None  # entries of the knowledge base, if the retriever told
+    k: int  # number of compared places
+    size: int | None  # entries of the knowledge base, if the retriever knew
     observations: Mapping[str, Observation]  # by the canary's name
     # Vectors of the canaries, if there was an embedder, and of their answers.
     queries: Vectors | None = None
@@ -156,7 +156,7 @@ class CanaryStore:
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is within a transaction of the quarantine, where none can begin."""
+        """Whether this thread is in a transaction of the quarantine and cannot begin another."""
         return self._quarantine.database.busy
 
     def _of(self, suite: str, *columns: Any) -> Select[Any]:
@@ -175,7 +175,7 @@ class CanaryStore:
         session.add(kind(**row, digest=digests.of(kind, row)))
 
     def _checked(self, row: Row) -> Row:
-        """Return a row that is as it was written; raise TamperedError for another."""
+        """Return an unchanged row; raise TamperedError for a changed one."""
         digests = self._quarantine.log.digests
         values = {column.name: getattr(row, column.name) for column in table_of(type(row)).columns}
         if not digests.match(type(row), values):

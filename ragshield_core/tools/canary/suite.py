@@ -1,4 +1,4 @@
-"""Which questions are asked of a knowledge base to see whether it still answers as it did."""
+"""Suites of canary queries: questions whose answers from a knowledge base are watched."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ragshield_core.model.errors import CanaryError
 from ragshield_core.tools.audit.readers.records import objects
 from ragshield_core.tools.audit.readers.source import reading
 
-# Of the columns in the database.
+# Characters of a name in the database's columns.
 MAX_NAME = 200
 
 
 class Canary(BaseModel):
-    """A question whose answer is known, and what may be expected of it.
+    """A question with a known answer, and expectations of its results.
 
     Parameters
     ----------
@@ -29,10 +29,10 @@ class Canary(BaseModel):
     expected_entries
         Ids that must stay among the top k.
     expected_answer
-        Must stay in the answer, without regard to case and white space, if it was in the
-        baseline's.
+        Must stay in the answer if it was in the baseline's; case and white space make no
+        difference.
     forbidden
-        Strings that must stand neither in the answer nor in a passage that is new among the top k.
+        Strings that must not be in the answer or in a new passage among the top k.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +57,7 @@ class CanarySuite:
     canaries
         Queries, dicts with the fields of :class:`Canary`, or canaries.
     name
-        Under which baselines and checks are kept; up to 200 characters.
+        Name of the baselines and checks in the database; up to 200 characters.
 
     Raises
     ------
@@ -103,17 +103,17 @@ class CanarySuite:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the canaries, in order."""
+        """Names of the canaries, in order."""
         return tuple(canary.name for canary in self.canaries)
 
     @property
     def queries(self) -> list[str]:
-        """Of the canaries, in order."""
+        """Queries of the canaries, in order."""
         return [canary.query for canary in self.canaries]
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a suite from YAML or from JSON Lines, by the ending of the file's name.
+        """Read a suite from YAML or JSON Lines, by the file's ending.
 
         YAML holds a list of canaries, or a mapping with ``name`` and ``canaries``; a canary is a
         query, or a mapping with the fields of :class:`Canary`. JSON Lines hold one such mapping per
@@ -122,7 +122,7 @@ class CanarySuite:
         Raises
         ------
         SourceError
-            If the file cannot be read; a :class:`CanaryError` if what it says is no suite.
+            If the file cannot be read; a :class:`CanaryError` if it holds no suite.
         """
         path = Path(path)
         if path.suffix.lower() == ".jsonl":

@@ -1,4 +1,4 @@
-"""What a check of canaries and a traceback tell: HTML, Markdown and SARIF."""
+"""Reports of checks of canaries and of tracebacks: HTML, Markdown and SARIF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMED = 10
 
 
 def verdict_of(report: DriftReport) -> str:
-    """Return what a check found, in a sentence or two."""
+    """Return the result of a check in one or two sentences."""
     n, flagged = len(report.canaries), len(report.flagged)
     said = f"None of {n} watched questions has changed more than growth explains."
     if flagged:
@@ -39,7 +39,7 @@ def verdict_of(report: DriftReport) -> str:
 
 
 def told_of_drift(report: DriftReport, traceback: Traceback | None = None) -> CaseReport:
-    """Return a check, and who is to blame if it was asked, for HTML and Markdown."""
+    """Return a check for HTML and Markdown, with the suspects of a traceback if given."""
     suite = printable(report.suite, 60)
     steps = []
     if report.still_served:
@@ -72,7 +72,7 @@ def told_of_drift(report: DriftReport, traceback: Traceback | None = None) -> Ca
 
 
 def told_of_suspects(traceback: Traceback, at: dt.datetime) -> CaseReport:
-    """Return a traceback for HTML and Markdown; ``at`` is when it was made, in UTC."""
+    """Return a traceback for HTML and Markdown; ``at`` is its time in UTC."""
     n = len(traceback.suspects)
     steps = [
         "Read the entries, the first one first. Is what they say true?",
@@ -135,7 +135,7 @@ def _drifted(drift: CanaryDrift, suite: str) -> Located:
         detector="canary_drift",
         entry_id=drift.name,
         score=drift.score,
-        threshold=math.nan,  # several figures have one each
+        threshold=math.nan,  # each figure has its own
         p_value=drift.takeover_p,
         evidence="; ".join(drift.reasons) or "it has changed",
         related_ids=drift.newcomers,
@@ -143,7 +143,7 @@ def _drifted(drift: CanaryDrift, suite: str) -> Located:
     return Located(finding, "warning", entry_location(drift.name, suite, "canary"), "canary")
 
 
-# Canaries that are drawn: the worst ones, so that a page of a thousand stays readable.
+# Canaries shown in full, the worst ones, so that a page of a thousand stays readable.
 DRAWN = 50
 
 
@@ -152,12 +152,12 @@ def html_report(
     history: Sequence[DriftReport] = (),
     traceback: Traceback | None = None,
 ) -> str:
-    """Return a whole page of a check, with those before it, oldest first, and who is to blame."""
+    """Return a page of a check, with earlier checks, oldest first, and a traceback's suspects."""
     return page_of(told_of_drift(report, traceback), [html_body(report, history)])
 
 
 def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
-    """Return all checks and the figures of one, as they stand in a page and in a notebook."""
+    """Return all checks and the figures of one, for a page or a notebook."""
     seen = report.checked_at in {one.checked_at for one in history}
     checks = [*history] if seen else [*history, report]
     parts = [f"<h2>Canaries</h2><p>{escaped(report.summary())}</p>"]

@@ -1,4 +1,4 @@
-"""From drift, or from one wrong answer, to the entries that are to blame; no language model."""
+"""Traceback from drift, or from one wrong answer, to the entries to blame; no language model."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
     from ragshield_core.tools.canary.storage import Baseline, Observation
     from ragshield_core.tools.canary.suite import Canary
 
-# Who is more likely to be to blame than not is a suspect.
+# Responsibility from which an entry is a suspect: it is more likely to blame than not.
 SUSPECT_AT = 0.5
-# Metadata keys under which programs keep the time of ingestion. Not those of a document's own date,
-# which is a claim of whoever wrote it.
+# Metadata keys under which programs keep the time of ingestion. Keys of a document's own date are
+# not among them, since its author claims that date.
 TIME_KEYS = ("ingested_at", "indexed_at", "inserted_at", "added_at")
 # Numbers from here on are milliseconds: as seconds, they lie beyond the year 5000.
 MILLISECONDS = 1e11
-# Rows of a table; beyond, there are suspects only.
+# Rows of a table; further rows show suspects only.
 SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Suspect:
-    """An entry, and how much it is to blame.
+    """An entry with its share of the blame.
 
     Attributes
     ----------
     entry_id, passage
-        Which, and what was retrieved.
+        The entry's id, and the retrieved passage.
     responsibility
         In [0, 1].
     why
-        One sentence with the numbers that convinced, the entry's lineage and time of ingestion.
+        One sentence with the deciding numbers, the entry's lineage and time of ingestion.
     canaries
-        Names of the flagged canaries for which it was retrieved.
+        Names of the flagged canaries that retrieved it.
     rank
-        Best one, from 1.
+        Its best rank, from 1.
     related_ids
         Entries that say much the same.
     """
@@ -75,7 +75,7 @@ class Suspect:
     related_ids: tuple[str, ...] = ()
 
     def decision(self) -> Decision:
-        """Return the decision to hold it, with why."""
+        """Return the decision to hold the entry, with its reason."""
         finding = Finding(
             detector="canary_traceback",
             entry_id=self.entry_id,
@@ -100,14 +100,14 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Traceback:
-    """Entries that were looked at, most responsible first.
+    """Candidates for the blame, most responsible first.
 
     Attributes
     ----------
     candidates
-        All of them.
+        All candidates.
     subject
-        What was traced.
+        The traced drift or answer, in words.
     """
 
     candidates: tuple[Suspect, ...]
@@ -115,7 +115,7 @@ class Traceback:
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Those that are more likely to blame than not."""
+        """Candidates that are more likely to blame than not."""
         return tuple(s for s in self.candidates if s.responsibility >= SUSPECT_AT)
 
     def summary(self) -> str:
@@ -139,9 +139,9 @@ class Traceback:
     def table(self, limit: int | None = None) -> Table | Text:
         """Return a table of candidates for :mod:`rich`, most responsible first, text escaped.
 
-        By default it has all suspects, and of other candidates as many as make ten.
+        By default it has all suspects, and other candidates up to ten rows in all.
         """
-        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.table import Table  # noqa: PLC0415 - only for display
         from rich.text import Text  # noqa: PLC0415
 
         title = Text(printable(self.summary(), 200))
@@ -173,7 +173,7 @@ class Traceback:
 
 
 def ingested_at(passage: Passage) -> dt.datetime | None:
-    """Return the time of ingestion that the metadata names, in UTC; None if it names none."""
+    """Return the time of ingestion in the metadata, in UTC; None if there is none."""
     for key in TIME_KEYS:
         value = passage.metadata.get(key)
         try:
@@ -186,7 +186,7 @@ def ingested_at(passage: Passage) -> dt.datetime | None:
                 when = dt.datetime.fromtimestamp(seconds, dt.UTC)
             else:
                 continue
-            if when == when:  # noqa: PLR0124 - how data frames say that there is none: NaT
+            if when == when:  # noqa: PLR0124 - false for NaT, a missing time in data frames
                 return _in_utc(when)
         except (ValueError, OverflowError, OSError):
             continue
@@ -194,18 +194,18 @@ def ingested_at(passage: Passage) -> dt.datetime | None:
 
 
 def _in_utc(when: dt.datetime) -> dt.datetime:
-    """Return a time in UTC; one without a zone is taken to be."""
+    """Return a time in UTC; a time without a zone is taken as UTC."""
     return when.replace(tzinfo=dt.UTC) if when.tzinfo is None else when.astimezone(dt.UTC)
 
 
 def _suspicious(passage: Passage, suspicion: float) -> list[str]:
-    """Return the part of a sentence that says how suspicious a text is, if it is."""
+    """Return the part of a sentence about a text's suspicion, if it has any."""
     said = "".join(f": {one}" for one in text_findings(passage)[:1]) if suspicion else ""
     return [f"suspicious text ({suspicion:.2f}{said})"] if suspicion else []
 
 
 def _origin(passage: Passage) -> str:
-    """Return where an entry comes from and when, as its metadata says."""
+    """Return an entry's lineage and time of ingestion in words, as far as known."""
     parts = [f"from {printable(passage.lineage, 60)!r}"] if passage.lineage else []
     when = ingested_at(passage)
     if when is not None:
@@ -213,18 +213,17 @@ def _origin(passage: Passage) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-# What an entry that stands before all that was known is to blame for by that alone.
+# Blame of an entry that ranks before all known ones, for its rank alone.
 HEAD_BLAME = 0.5
-# Up to this share, ordinary answers repeat the words of a query; an echo of all of them is to blame
-# for so much.
+# Share of a query's words that ordinary answers repeat at most, and the blame for an echo of all.
 USUAL_ECHO, ECHO_BLAME = 0.7, 0.9
-# What an entry that says all that is new in an answer is to blame for by that.
+# Blame of an entry that holds all new words of a changed answer.
 ANSWER_BLAME = 0.5
-# No cause alone is certain.
+# Largest blame for one cause: no cause alone is certain.
 MOST = 0.99
-# Less than this is no reason worth a sentence: an answer's "the" stands in most passages.
+# Smaller blame is no reason worth a sentence: most passages hold an answer's "the".
 TOLD = 0.25
-# How causes are told that have no number.
+# Sentences for causes without a number.
 SENTENCES = {
     "head": "stands before all that was known",
     "expected": "an expected entry is back without it",
@@ -242,17 +241,16 @@ def trace_drift(
     *,
     weights: AnomalyWeights,
 ) -> Traceback:
-    """Return the newcomers among what flagged canaries retrieve, most responsible first.
+    """Return the newcomers among the passages of flagged canaries, most responsible first.
 
-    ``passages`` are what each of them retrieved: the places that are compared, and what would move
-    up into them. An entry is left out of it, together with those that say much the same, and the
-    next ones move up. It is to blame for the share of the newcomers' takeover that is gone then;
-    for standing before all that was known, alone or through such a companion; for an expected entry
-    that is back then; for a forbidden string; for repeating the query; for suspicious text; and for
-    saying what a changed answer says. These join as independent causes do (noisy or), and over the
-    canaries the gravest counts. The first two do not count where the canary is flagged for
-    something else, such as an expected entry that somebody deleted. What was there at the baseline,
-    unchanged, is to blame for nothing.
+    ``passages`` are those in the compared places of each canary and those that would move up. Each
+    newcomer is left out in turn, with those that say much the same, and the next passages move up.
+    It is to blame for the share of the takeover that is gone then; for a rank before all known
+    passages, its own or a companion's; for an expected entry that comes back; for a forbidden
+    string; for repeating the query; for suspicious text; and for words of the changed answer. These
+    combine as independent causes (noisy or), and an entry's gravest canary counts. The first two
+    causes are left out if the canary is flagged for something else, such as an expected entry that
+    somebody deleted. Unchanged entries of the baseline are never to blame.
     """
     # Names of the canaries, and the ranks, of each entry among the first k places.
     found: dict[str, list[tuple[str, int]]] = {}
@@ -298,11 +296,11 @@ def _blamed(
     new = [passages[row] for row in rows]
     same = alike(new, [p for p, is_new in zip(passages, fresh, strict=True) if not is_new])
     echo = echoes_of(drift.query, passages)[rows]
-    # The words that a changed answer holds, and neither query nor old answer.
+    # Words of a changed answer that neither the query nor the old answer holds.
     said: set[str] = set()
     if drift.answer is not None and before.answer is not None:
         said = {*words(drift.answer)} - {*words(drift.query)} - {*words(before.answer)}
-    # Whether it is flagged for what newcomers do, not for what is missing.
+    # Whether newcomers, and not only a missing entry or answer, caused the flag.
     taken_over = (
         bool(said)
         or drift.taken_over
@@ -318,7 +316,7 @@ def _blamed(
             break
         group = np.flatnonzero(same[number]).tolist()
         out = {rows[member] for member in group}
-        # What would be retrieved without them, and which of it is new.
+        # Passages that would be retrieved without the group, and the takeover that is gone.
         left = [row for row in range(len(passages)) if row not in out][:k]
         gone = held - _held([fresh[row] for row in left])
         suspicious = suspicion(passage)
@@ -354,14 +352,14 @@ def _held(fresh: Sequence[bool]) -> float:
     return sum(PERSISTENCE**row for row, is_new in enumerate(fresh) if is_new)
 
 
-# Most retrieved texts repeat so much of it.
+# Share of a query that ordinary retrieved texts repeat at most.
 ORDINARY_ECHO = 0.4
-# Of a wrong answer's entries, log odds: relevance (in robust standard deviations above the other
-# retrieved entries), the answer word for word (per log of how rarely the others state it), the
-# share of its words, the share of the query's words, the echo of the query, likeness to other
-# retrieved entries (in standard deviations), and suspicious text. Rounded from a logistic
-# regression on PoisonedRAG's NQ texts, where five of fifty state the answer; the priors, chosen by
-# a look at its HotpotQA texts too, leave one or two clean entries in a hundred above one half.
+# Log odds of an entry's blame for a wrong answer: relevance (in robust standard deviations above
+# the other retrieved entries), the answer word for word (times the log of its rarity among them),
+# the share of its words, the share of the query's words, the echo of the query, likeness to other
+# retrieved entries (in robust standard deviations), and suspicious text. Rounded from a logistic
+# regression on PoisonedRAG's NQ texts, where five of fifty state the answer; the priors, chosen on
+# its HotpotQA texts too, leave one or two clean entries in a hundred above one half.
 ODDS = {
     "relevance": 2.1,
     "answer": 1.35,
@@ -372,21 +370,21 @@ ODDS = {
     "suspicion": 2.0,
 }
 PRIOR = -6.5
-# Where the rank stands for relevance, which goes up to 2 then, and likeness may not be known.
+# Prior if the rank stands for relevance, which is at most 2 then, and likeness may be unknown.
 PRIOR_BY_RANK = -4.5
-# A text that holds less than half of the wrong answer's words is no more than so relevant.
+# Largest relevance of a text that holds less than half of the wrong answer's words.
 HALF, SILENT_RELEVANCE = 0.5, 2.0
-# Where fewer passages are given, the next ones are taken not to state the answer.
+# Passages below the given ones, down to this depth, are taken not to state the answer.
 USUAL_DEPTH = 50
-# Numbers that texts spell out.
+# Numbers in words.
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
 NUMBERS = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
-# Answers that texts lead to without stating them.
+# Answers that texts imply without stating them.
 _VERDICTS = (
     "yes no true false ja nein oui non sí si sì não sim da nee 是 否 不是 はい いいえ 예 아니요"
 )
 VERDICTS = frozenset(words(_VERDICTS))
-# An entry that was there when the answer was still right has no more, whatever else it shows.
+# Largest log odds of an entry that was there when the answer was still right.
 OLDER = -5.0
 
 
@@ -399,32 +397,32 @@ def trace_answer(
     suspicion: Callable[[Passage], float] = lambda _passage: 0.0,
     since: dt.datetime | None = None,
 ) -> Traceback:
-    """Return which retrieved entries are to blame for a wrong answer, most responsible first.
+    """Return the retrieved entries to blame for a wrong answer, most responsible first.
 
     Parameters
     ----------
     query, wrong_answer
         As reported.
     passages
-        Retrieved for the query, best first; some dozens, so that the clean ones show what is usual.
+        Retrieved for the query, best first; some dozens, so that clean ones show the usual values.
     embedder
-        The model, of any kind. With it, and with passages that carry their vectors, relevance is
-        the similarity to query and answer together; without, the rank stands for it.
+        The model, of any kind. If it is given and all passages carry their vectors, relevance is
+        the similarity to query and answer together; otherwise the rank stands for it.
     suspicion
-        Of a text, in [0, 1].
+        Function from a passage to the suspicion of its text, in [0, 1].
     since
-        When the answer was still right: entries whose metadata name an earlier time of ingestion
-        (:data:`~ragshield_core.tools.canary.traceback.TIME_KEYS`) are not to blame. Only where your
-        own pipeline writes it: who brings an entry could claim what he likes.
+        A time when the answer was still right: entries whose metadata have an earlier time of
+        ingestion (:data:`~ragshield_core.tools.canary.traceback.TIME_KEYS`) are not to blame. Use
+        it only if your own pipeline writes the time, since an attacker could claim any.
 
     Notes
     -----
-    A text is to blame if it makes the answer: it is more relevant to the question with this answer
-    than the other retrieved ones (in robust standard deviations), states the answer, which most
-    others do not, and holds the words of the question. Each adds to the log odds, see :data:`ODDS`;
-    the responsibility is the probability. The right answer's texts are as relevant to the question:
-    what holds no word of the wrong answer is given little for relevance and likeness, unless the
-    answer is a mere yes or no, and is found by its echo of the question alone.
+    A text is to blame if it causes the answer: it is more relevant to question and answer together
+    than the other retrieved texts (in robust standard deviations), states the answer, which most
+    others do not, and holds the words of the question. Each sign adds to the log odds, see
+    :data:`ODDS`; the responsibility is the probability. Texts with the right answer are as relevant
+    to the question, so relevance and likeness count little for a text with less than half of the
+    wrong answer's words, unless that is a mere yes or no: the echo of the question has to tell.
     """
     if not passages:
         return Traceback(candidates=(), subject="one wrong answer")
@@ -440,7 +438,7 @@ def trace_answer(
     shared, echo = _word_signs(query, wrong_answer, passages), echoes_of(query, passages)
     silent = shared["answer_words"] < HALF
     if set(words(wrong_answer)) <= VERDICTS:
-        silent[:] = False  # no text can be asked to state it
+        silent[:] = False  # texts imply such an answer without stating it
     most = SILENT_RELEVANCE / 2 if by_rank else SILENT_RELEVANCE
     signs = {
         "relevance": np.where(silent, np.minimum(relevance, most), relevance),
@@ -491,10 +489,10 @@ def trace_answer(
 def _word_signs(
     query: str, answer: str, passages: Sequence[Passage]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return, per passage, how much it says that it states the answer, and shares of words.
+    """Return, per passage, the sign that it states the answer, and its shares of the words.
 
-    What few of the passages hold weighs more, words as well as the answer: a text that states what
-    half of the others state is hardly the one that makes it.
+    Words and answers weigh more if few passages hold them: a text that states the same as half of
+    the others hardly causes the answer.
     """
     listed = [_terms(passage.text) for passage in passages]
     sets = [set(each) for each in listed]
@@ -526,12 +524,12 @@ def _terms(text: str) -> list[str]:
 
 
 def _standing(values: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
-    """Return how many robust standard deviations each value is above the median."""
+    """Return the distance of each value above the median, in robust standard deviations."""
     median = np.median(values)
     spread = 1.4826 * float(np.median(np.abs(values - median))) + 0.02
     return np.asarray(np.clip((values - median) / spread, low, high), dtype=np.float64)
 
 
 def _by_rank(n: int) -> NDArray[np.float64]:
-    """Return a relevance by rank alone, from +2 for the first to -1 for the last."""
+    """Return relevance by rank alone, from +2 for the first to -1 for the last."""
     return np.asarray(2.0 - 3.0 * (np.arange(n) / max(1, n - 1)) ** 0.5, dtype=np.float64)
