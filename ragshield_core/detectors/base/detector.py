@@ -1,4 +1,4 @@
-"""The kinds of detectors, and abilities that only some have: the kernel asks by these classes."""
+"""Detector base classes, and optional abilities that the kernel checks for by class."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ class Detector(ABC):
     Attributes
     ----------
     name
-        The name in findings, unique within a guard; that of the class is the one under which the
-        registry knows it.
+        The name in findings, unique within a guard; the registry uses the name of the class.
     needs
-        What it cannot do without; entries that lack it are reported as not judged.
+        The data that it requires; entries without them are reported as not judged.
     default_threshold
         Without a calibration, a score above it is suspicious.
     traits
-        How the detector is to be treated, see :class:`Traits`.
+        How the kernel treats the detector, see :class:`Traits`.
     """
 
     name: str
@@ -51,18 +50,18 @@ class Detector(ABC):
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready.
 
-        By default these are the attributes that have the names of the parameters.
+        By default these are the attributes with the names of the parameters.
         """
         given = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
 
     @abstractmethod
     def learn(self, entries: Batch) -> None:
-        """Add entries to what is known of the knowledge base."""
+        """Add entries to the detector's knowledge of the knowledge base."""
 
     @abstractmethod
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned out again; needs their vectors and labels as learned."""
+        """Remove learned entries; needs the vectors and labels that were learned."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -86,11 +85,11 @@ class Detector(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what was learned, as JSON-ready values and arrays."""
+        """Return the learned state, as JSON-ready values and arrays."""
 
     @abstractmethod
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return the rows that cannot be judged, each with the reason."""
@@ -105,17 +104,17 @@ class Detector(ABC):
         return self
 
     def refresh(self, reference: Batch) -> None:  # noqa: B027 - optional
-        """Measure anew what is usual, in entries that stand for all clean ones as they are now.
+        """Measure the usual values again, on entries that represent all clean ones of today.
 
         A guard calls it when the knowledge base has grown, before it asks for held-out scores of
-        the same entries. By default it does nothing: what is usual is measured as it is learned.
+        the same entries. By default it does nothing: detectors measure while they learn.
         """
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of fitted entries, (n_fitted,), each by a model that did not know it.
 
-        NaN for entries that cannot be judged then; ``seed`` is that of random choices. By default
-        each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
+        NaN for entries that cannot be judged then; ``seed`` seeds random choices. By default each
+        of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
         """
         return out_of_fold(self, fitted, seed)
 
@@ -152,24 +151,24 @@ class StatelessDetector(Detector):
         scores: NDArray[np.float64],
         held: NDArray[np.bool_] | None = None,  # noqa: ARG002
     ) -> NDArray[np.bool_]:
-        """Return which scores of a sample are those of poison, shape (n_entries,); none by default.
+        """Return which scores of a sample belong to poison, shape (n_entries,); none by default.
 
-        A guard asks it of a sample that nobody has vouched for. ``scores`` are those of all
-        entries, NaN where one cannot be judged. Entries ``held`` in quarantine say nothing about
-        what the knowledge base is about.
+        A guard calls it for a sample that nobody has vouched for. ``scores`` has one score per
+        entry, NaN where it cannot be judged. Entries ``held`` in quarantine are no evidence of the
+        topics of the knowledge base.
         """
         return np.zeros(len(scores), dtype=np.bool_)
 
 
 class Overlooks(ABC):
-    """A detector that compares with known entries and can leave some of them out of account."""
+    """A detector that compares with known entries and can ignore some of them."""
 
     @abstractmethod
     def overlook(self, ids: Collection[str]) -> None:
-        """Leave known entries out of account in what is scored from now on; none brings them back.
+        """Ignore these known entries in later scores; an empty collection brings them back.
 
         A batch replaces them: a new revision resembles its older one, which is no evidence against
-        it. Statistics over the whole knowledge base may go on counting them.
+        it. Statistics of the whole knowledge base may still count them.
         """
 
 
@@ -179,15 +178,15 @@ class UsesEmbedder(ABC):
     @property
     @abstractmethod
     def embedder(self) -> Callable[[list[str]], Any] | None:
-        """The model at hand: from a list of texts to a vector each."""
+        """The current model: it maps a list of texts to one vector each."""
 
     @abstractmethod
     def lacks(self) -> str | None:
-        """Return what it cannot judge anything without; ``None`` if it has all it needs."""
+        """Return the name of a missing requirement; ``None`` if the detector has all it needs."""
 
     @abstractmethod
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
-        """Take a model, ``None`` for none; raises StateError if another's was learned."""
+        """Set the model, ``None`` for none; raises StateError if another model was learned."""
 
 
 class DoubtsSample(ABC):
@@ -198,19 +197,19 @@ class DoubtsSample(ABC):
 
     @abstractmethod
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries of a sample are far from all that is usual, shape (n,)."""
+        """Return which entries of a sample are far from all usual entries, shape (n,)."""
 
     @abstractmethod
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which held entries are far from all that is usual, shape (n,).
+        """Return which held entries are far from all usual entries, shape (n,).
 
-        Poison does not become clean by being held. A guard asks it after ``refresh``, with the
+        Poison does not become clean by being held. A guard calls it after ``refresh``, with the
         scores of the entries, NaN where they cannot be judged.
         """
 
 
 class Audits(Detector):
-    """A detector that has its own way of judging each entry of a knowledge base by the others."""
+    """A detector with its own method to judge each entry of a knowledge base by the others."""
 
     @abstractmethod
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
@@ -222,7 +221,7 @@ class Audits(Detector):
     def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that estimate it
         """Return the score of :meth:`audit` above which an entry is worth a look.
 
-        Without known-clean entries this is the default threshold or an estimate, no guarantee.
+        Without known-clean entries this is the default threshold or an estimate, not a guarantee.
         """
         return self.default_threshold
 
@@ -232,10 +231,10 @@ class Audits(Detector):
 
 
 class GroupDetector(Overlooks, DoubtsSample, Detector):
-    """Base class of detectors that find groups whose members come one by one.
+    """Base class of detectors that find groups whose members arrive one by one.
 
-    They remember held entries, since the rest of a group may follow, and recall members that came
-    earlier.
+    They remember held entries, because the rest of a group may follow, and recall members that
+    were admitted earlier.
     """
 
     @abstractmethod
@@ -250,20 +249,20 @@ class GroupDetector(Overlooks, DoubtsSample, Detector):
     def retroactive(
         self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """Return entries learned earlier that ``batch`` shows in another light, with scores.
+        """Return entries learned earlier that ``batch`` makes suspicious, with scores.
 
-        Of an entry and its imitation, the one that came later is the suspect: name an earlier entry
-        only on evidence that does not rest on a single newcomer.
+        Of an entry and its imitation, the later one is the suspect: name an earlier entry only on
+        evidence that does not rest on a single newcomer.
 
         Parameters
         ----------
         batch
             New entries.
         condemned
-            Shape (n_entries,): which of them are held, whichever detector it was.
+            Shape (n_entries,): which of them are held, by any detector.
         unusual
             Ids of entries learned earlier that were unusual by themselves when they came, as one
-            clean entry in fifty is: newcomers that imitate an entry cannot have brought that about.
+            clean entry in fifty is: newcomers that imitate an entry cannot have caused that.
         """
 
     @abstractmethod
@@ -272,7 +271,7 @@ class GroupDetector(Overlooks, DoubtsSample, Detector):
 
     @abstractmethod
     def trust(self, ids: Sequence[str]) -> None:
-        """Leave entries alone from now on: a person has judged them good."""
+        """Stop judging these entries: a person has judged them good."""
 
     def confirm(self, ids: Sequence[str]) -> None:
         """Let held entries count in full: a person has judged them poisoned."""
@@ -283,22 +282,22 @@ class GroupDetector(Overlooks, DoubtsSample, Detector):
         Returns
         -------
         NDArray[np.bool]
-            Shape (n_ids,): which of them came after what speaks against them. Of an entry and its
+            Shape (n_ids,): which of them came after the evidence against them. Of an entry and its
             imitation, the newcomer is the suspect.
         """
         return np.ones(len(ids), dtype=np.bool_)
 
     def explain_held_out(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return why rows of fitted entries have the scores that they have while held out."""
+        """Return the evidence behind the held-out scores of rows of fitted entries."""
         return self.explain(batch, rows)
 
     @abstractmethod
     def n_doubted(self) -> int:
-        """Return how many learned entries it takes for poison that came with them."""
+        """Return how many learned entries the detector takes for poison among them."""
 
 
 def learns(detector: object) -> bool:
-    """Return whether scores depend on the knowledge base; where not, an entry is scored once."""
+    """Return whether scores depend on the knowledge base; if not, an entry is scored once."""
     return isinstance(detector, Detector) and not isinstance(detector, StatelessDetector)
 
 
@@ -308,7 +307,7 @@ def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:
     rows = [row for row in range(len(batch)) if row not in unjudged]
     scores = np.full(len(batch), np.nan)
     if rows:
-        # Who looks at no vectors needs no copy of all of them.
+        # A detector that reads no vectors needs no copy of all of them.
         as_it_is = len(rows) == len(batch) and Need.EMBEDDING not in detector.needs
         judged = detector.score(batch if as_it_is else batch.take(rows))
         if not np.isfinite(judged).all():
@@ -319,9 +318,9 @@ def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:
 
 
 def out_of_fold(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.float64]:
-    """Return scores of fitted entries, of each random part while the detector has forgotten it.
+    """Return scores of fitted entries, each random part scored while it is forgotten.
 
-    It knows them, before and afterwards. NaN for entries that cannot be judged then.
+    The detector knows all of them before and after. NaN for entries that cannot be judged then.
     """
     order = np.random.default_rng(seed).permutation(len(fitted))
     scores = np.full(len(fitted), np.nan)
@@ -336,7 +335,7 @@ def out_of_fold(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.floa
 
 
 def skip_reason(detector: Detector, batch: Batch) -> str | None:
-    """Return why a detector cannot take part in a screening at all, if so."""
+    """Return the reason if a detector cannot take part in a screening at all."""
     if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
         return "needs vectors, and the entries have none"
     if (lacking := lacking_in(detector)) is not None:
@@ -348,7 +347,7 @@ def skip_reason(detector: Detector, batch: Batch) -> str | None:
 
 
 def lacking_in(detector: Detector) -> str | None:
-    """Return what a detector cannot judge anything without, and does not have."""
+    """Return the name of a requirement that a detector lacks, ``None`` if it lacks none."""
     return detector.lacks() if isinstance(detector, UsesEmbedder) else None
 
 

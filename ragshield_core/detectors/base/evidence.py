@@ -18,7 +18,7 @@ from ragshield_core.text.readings import Remembered
 
 
 class Scope(StrEnum):
-    """What the score of an entry depends on."""
+    """Entries that a score depends on."""
 
     ENTRY = "entry"  # on the entry and the knowledge base
     BATCH = "batch"  # also on the rest of its batch
@@ -27,7 +27,7 @@ class Scope(StrEnum):
 
 
 class Need(StrEnum):
-    """What a detector cannot do without."""
+    """Data that a detector requires."""
 
     TEXT = "text"
     EMBEDDING = "embedding"
@@ -37,7 +37,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """How a detector is to be treated, beside what it computes.
+    """Properties that tell the kernel how to treat a detector.
 
     Attributes
     ----------
@@ -46,29 +46,29 @@ class Traits:
     floor
         The policy never acts on a score up to this, however rare it is among clean entries.
     scope
-        Names the entries that a score depends on.
+        The entries that a score depends on.
     acts_unfitted
-        Whether the default threshold means something before the detector knows what is usual in
-        the knowledge base. Where False, a guard that began with nothing waits.
+        Whether the default threshold applies before the detector has learned a knowledge base. If
+        False, a guard that starts empty waits.
     exchangeable
         Whether calibration applies: the score of a clean entry can be compared with that of a new
-        one. Where False, the default threshold stays in force.
+        one. If False, the default threshold stays in force.
     beyond_doubt
-        An audit takes a score above this for poison, however many entries have one; the rate that
-        it accepts is kept among the others.
+        An audit takes every score above this for poison, however many entries have one; the
+        accepted rate applies to the others.
     reads_contexts
         Whether it judges the contexts of entries like their texts.
     reads
-        What it reads in texts that it learns, where that takes long: kept with what happens, so
-        that other processes need not read these texts.
+        Slow readers that it applies to learned texts: events keep their results, so that other
+        processes need not read these texts.
     on_request
-        Whether it is of no use before it is told with what: not part of the default guard.
+        Whether it needs options before it is of use: then it is not part of the default guard.
     unsaved
-        The part of this detector that a saved guard cannot hold, such as a model of yours; mostly
+        The part of this detector that a saved guard cannot hold, such as your own model; mostly
         None.
-        The loaded guard asks for this very detector again.
+        The loaded guard requires this very detector again.
     unsaved_name
-        The name of what ``unsaved`` names, if it has one: no other one takes its place.
+        The name of the ``unsaved`` part, if it has one: no part of another name replaces it.
     """
 
     taxonomy: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Why one score is what it is."""
+    """Explanation of one score."""
 
     sentence: str  # holds the number that convinced
     related_ids: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def as_others(n: int, known: int, what: str) -> str:
 
 
 class JudgesTexts(ABC):
-    """A detector whose score of an entry is the larger of those of its text and of its context."""
+    """A detector that scores the text and the context of an entry, and keeps the larger score."""
 
     traits: Traits
 
@@ -133,7 +133,7 @@ class JudgesTexts(ABC):
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the evidence of the text or of the context of each row, whichever scores higher.
 
-        Of a text that scores higher it also says whether its context is above the floor as well.
+        If the text scores higher, the sentence also says whether the context is above the floor.
         """
         texts = [batch.texts[row] for row in rows]
         contexts = [batch.contexts[row] or "" for row in rows]
@@ -143,7 +143,7 @@ class JudgesTexts(ABC):
         chosen = [c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)]
         found = self.evidence_of(chosen)
         for row, evidence in enumerate(found):
-            if higher[row]:  # without a span: that is of the text
+            if higher[row]:  # no span: spans refer to the text
                 found[row] = replace(evidence, sentence=f"{BESIDE}: {evidence.sentence}", span=None)
             elif suspicious[row]:
                 sentence = f"{BESIDE}, and in the text: {evidence.sentence}"

@@ -1,15 +1,14 @@
-"""Tell whether entries are suspicious only because of the order in which they came.
+"""Detection of entries that are suspicious only because of their order of arrival.
 
-In which order clean entries came says little about them: in a random order they agree with those
-that came with them as often. The texts of a campaign agree because they came together. So the
-evidence about each entry is gathered in both orders, and what is suspicious in its own order only
-is told from what is suspicious by chance by the other kind: entries that are as suspicious in a
-random order only, of which there are as many, if the order says nothing. The random order is a
-knockoff of the true one (Barber and Candès, "Controlling the false discovery rate via knockoffs",
-Annals of Statistics 43, 2015).
+The order of arrival says little about clean entries: in a random order they agree with their
+neighbours in time as often. The texts of a campaign agree because they came together. So the
+evidence about each entry is gathered in both orders. Entries that are suspicious only in the true
+order are compared with entries that are suspicious only in a random order: by chance, both kinds
+are equally frequent. The random order is a knockoff of the true one (Barber and Candès,
+"Controlling the false discovery rate via knockoffs", Annals of Statistics 43, 2015).
 
-Documents that come topic by topic are not clean of this, but they are many: the order says
-something about most of what has neighbours then, and poison is a small part of what came.
+Documents that arrive topic by topic show the same effect, but they are many: the order then says
+something about most entries with neighbours, while poison is a small part of all entries.
 """
 
 from __future__ import annotations
@@ -17,30 +16,29 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# Accepted share of chance among what is named.
+# Accepted share of false discoveries among the named entries.
 FALSE_DISCOVERIES = 0.2
-# Members of a group are suspicious together: by chance, so many more than were seen to be.
+# Members of a group are suspicious together: chance may add this many to the number observed.
 GROUP = 5
-# An entry counts as one about which the order says something if scores differ by more than so many
-# of their units, nats or decimal digits: by chance as often in one direction as in the other.
+# The order says something about an entry if its two scores differ by more than this, in their
+# units, nats or decimal digits; by chance, both directions are equally frequent.
 SAYS_SOMETHING = 1.0
-# Fewer entries do not show what came together.
+# Fewer entries do not show which of them came together.
 FEWEST = 2_000
-# If it says something about more of all entries than so many, it is topics that came together. Up
-# to a twentieth may be poisoned, and who lies beside a group may seem to have come with it.
+# If the order says something about a larger share of all entries, topics came together. Up to a
+# twentieth may be poisoned, and an entry beside a group may seem to have come with it.
 MOST_TOGETHER = 0.1
 
 
 def came_together(
     ordered: NDArray[np.float64], shuffled: NDArray[np.float64], least: float
 ) -> NDArray[np.bool_]:
-    """Return which entries are suspicious in their own order, and would not be in a random one.
+    """Return which entries are suspicious in their own order but not in a random one.
 
-    Surprisals in the order in which entries came, and in a random one, are in nats, as those of
-    groups, or in decimal digits, as those of planted phrases. Scores up to ``least`` are those of
-    usual entries, and it does not matter how they differ. None is named where chance would explain
-    more than :data:`FALSE_DISCOVERIES` of them, or where the order says something about more than
-    :data:`MOST_TOGETHER` of all entries.
+    Surprisals in the order of arrival and in a random order are in nats (groups) or in decimal
+    digits (planted phrases). Scores up to ``least`` are usual, and their differences are ignored.
+    No entry is named if chance would explain more than :data:`FALSE_DISCOVERIES` of them, or if
+    the order says something about more than :data:`MOST_TOGETHER` of all entries.
 
     Examples
     --------

@@ -18,11 +18,11 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.text.copies import word_hashes
 
-# Words of a passage that are looked at. No text has words this long on average: it is cut before
-# they are counted, so that a hostile one costs no more.
+# Words of a passage that are read. No text has words this long on average: it is cut before its
+# words are counted, so that a hostile text costs no more.
 MAX_WORDS = 1_000
 MAX_CHARACTERS = 16 * MAX_WORDS
-# Characters that show nothing and part words: soft hyphen, zero-width, directions, tags.
+# Invisible characters that split words: soft hyphen, zero-width, directions, tags.
 _INVISIBLE = re.compile("[\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
 
 
@@ -33,13 +33,13 @@ class RetrievedSet:
     Parameters
     ----------
     query
-        Its text; ``None`` or empty where there is none.
+        Text of the query; ``None`` or empty if there is none.
     vector
         The query's vector, shape (dim,), float32, of unit length; ``None`` if not known.
     passages
         In the order of retrieval, best first.
     has_vectors
-        Whether the vectors of the passages are known; if not, ``passages.embeddings`` stand for
+        Whether the vectors of the passages are known; if not, ``passages.embeddings`` mean
         nothing.
     """
 
@@ -57,13 +57,13 @@ class RetrievedSet:
         *,
         has_vectors: bool = True,
     ) -> Self:
-        """Build one from a query vector of any length.
+        """Build a set from a query vector of any length.
 
         Raises
         ------
         InvalidBatchError
-            If the query's vector is of another dimension than those of the passages, not finite,
-            or zero.
+            If the query's vector is not finite, zero, or has another dimension than those of the
+            passages.
         """
         if vector is None or not has_vectors or not len(passages):
             return cls(query=query, vector=None, passages=passages, has_vectors=has_vectors)
@@ -99,7 +99,7 @@ class RetrievedSet:
 
 
 def readable_beginning(text: str) -> str:
-    """Return a text's beginning as it reads to a person."""
+    """Return the beginning of a text as a person reads it."""
     cut = text[:MAX_CHARACTERS]
     if cut.isascii():
         return cut
@@ -107,15 +107,15 @@ def readable_beginning(text: str) -> str:
 
 
 def _words(text: str) -> NDArray[np.uint32]:
-    """Return the word hashes of a text's beginning, as they read to a person."""
+    """Return the word hashes of the beginning of a text, as a person reads it."""
     return word_hashes(readable_beginning(text))[:MAX_WORDS]
 
 
 class RetrievalDetector(ABC):
-    """Base class of detectors that judge passages by the query and by what came with them.
+    """Base class of detectors that judge passages by the query and by the other passages.
 
-    Unlike a :class:`~ragshield_core.detectors.base.Detector` it knows no knowledge base: there is
-    nothing to fit, and its score may be computed by any thread. Scores are evidence; higher is more
+    Unlike a :class:`~ragshield_core.detectors.base.Detector` it learns no knowledge base: there is
+    nothing to fit, and any thread may compute its score. Scores are evidence; higher is more
     suspicious.
 
     Attributes
@@ -123,11 +123,11 @@ class RetrievalDetector(ABC):
     name
         The name in findings and in a saved guard.
     needs
-        What it cannot do without.
+        The data that it requires.
     default_threshold
         Without a calibration, a score above it is suspicious.
     traits
-        How the detector is to be treated.
+        How the guard treats the detector.
     """
 
     name: str
@@ -143,7 +143,7 @@ class RetrievalDetector(ABC):
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
         """Return one finite score per passage, shape (n_passages,); NaN where it has no opinion.
 
-        Only called where :meth:`skip_reason` has none.
+        Only called if :meth:`skip_reason` returns ``None``.
         """
 
     @abstractmethod
@@ -151,7 +151,7 @@ class RetrievalDetector(ABC):
         """Return why the given passages have the scores they have."""
 
     def skip_reason(self, retrieved: RetrievedSet) -> str | None:
-        """Return why this detector cannot judge this set, if so."""
+        """Return the reason if this detector cannot judge this set."""
         if Need.QUERY in self.needs and not retrieved.query:
             return "needs the text of the query"
         if Need.EMBEDDING in self.needs and not retrieved.has_vectors:
