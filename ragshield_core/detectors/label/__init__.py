@@ -1,4 +1,4 @@
-"""Detectors of labels that do not fit those of other entries."""
+"""Detectors of labels that do not fit the labels of other entries."""
 
 from ragshield_core.detectors.label.centroid import LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector

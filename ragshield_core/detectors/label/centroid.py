@@ -15,7 +15,7 @@ from ragshield_core.detectors.label.neighbors import check_judged
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 
-# Shorter than this, a sum of unit vectors has no direction to speak of: they cancel out.
+# A sum of unit vectors shorter than this has no meaningful direction: they cancel out.
 NO_DIRECTION = 1e-6
 
 
@@ -36,14 +36,14 @@ class LabelCentroidDetector(Detector):
         entries of a condemned label.
     min_entries
         A label with fewer entries in the knowledge base has no centroid, and its entries are
-        reported as not judged. The default 5 because a mean of fewer vectors follows each of them.
+        reported as not judged. The default is 5: a mean of fewer vectors follows each of them.
 
     Notes
     -----
-    Centroids are running sums: learning or forgetting costs O(batch) and the number of labels,
-    whatever the size of the knowledge base. At batch level, scores of single clean entries say
-    nothing about scores of clean batches, so a calibration does not apply and the default threshold
-    stays in force.
+    Centroids are running sums: learning or forgetting costs O(batch) and the number of labels, not
+    the size of the knowledge base. At batch level, scores of single clean entries say nothing about
+    scores of clean batches, so a calibration does not apply and the default threshold stays in
+    force.
 
     References
     ----------
@@ -95,8 +95,8 @@ class LabelCentroidDetector(Detector):
     def forget(self, entries: Batch) -> None:
         """Subtract entries that were learned from the sums of their labels.
 
-        Entries of a label with fewer than are to be forgotten cannot have been learned, and are
-        ignored; so are those of which nobody has the vectors any more.
+        Entries are ignored if their label has fewer entries than are to be forgotten, since they
+        cannot have been learned, and if they have no vectors any more.
         """
         if entries.dim:
             self._add(entries, -1)
@@ -134,7 +134,7 @@ class LabelCentroidDetector(Detector):
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the two similarities and the label that fits better."""
         sizes = Counter(batch.labels)
-        if self.level == "entry":  # only these need be compared again
+        if self.level == "entry":  # only these rows are compared again
             batch, rows = batch.take(rows), range(len(rows))
         own, other, best = self._similarities(batch)
         labels = list(self._codes)
@@ -186,14 +186,14 @@ class LabelCentroidDetector(Detector):
         codes = np.fromiter((all_codes[label] for label in labels), np.intp, len(labels))
         counts += sign * np.bincount(codes, minlength=n_labels)
         if negative := {label for label, code in all_codes.items() if counts[code] < 0}:
-            # More than were learned: what another process has learned leaves the knowledge base.
+            # More than were learned: entries that another process learned leave the knowledge base.
             known_here = [row for row in labelled if entries.labels[row] not in negative]
             self._add(entries.take(known_here), sign)
             return
         every = len(labels) == len(entries)
         vectors = entries.embeddings if every else entries.embeddings[labelled]
         sums += sign * _sum_by_code(codes, vectors, n_labels)
-        sums[counts == 0] = 0.0  # exactly, whatever rounding left
+        sums[counts == 0] = 0.0  # exactly, without rounding errors
         self._codes, self._sums, self._counts, self._centroids = all_codes, sums, counts, None
 
     def _usable(self) -> NDArray[np.bool_]:
@@ -203,7 +203,7 @@ class LabelCentroidDetector(Detector):
         return usable
 
     def _unit_centroids(self) -> NDArray[np.float64]:
-        """Return unit centroids, shape (n_labels, dim); rows of NaN where there is none."""
+        """Return unit centroids, shape (n_labels, dim); a row is NaN if there is none."""
         if self._centroids is None:
             lengths = np.where(self._usable(), np.linalg.norm(self._sums, axis=1), np.nan)
             self._centroids = self._sums / lengths[:, None]
@@ -212,7 +212,7 @@ class LabelCentroidDetector(Detector):
     def _similarities(
         self, batch: Batch
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.intp]]:
-        """Return the cosine to the own centroid, the best other one, and the code of that."""
+        """Return the cosines to the own and the best other centroid, and the code of the latter."""
         check_judged(self, batch, learned=bool(self._codes))
         if not len(batch):
             return np.empty(0), np.empty(0), np.empty(0, dtype=np.intp)
@@ -222,12 +222,12 @@ class LabelCentroidDetector(Detector):
             len(batch),
         )
         if self.level == "entry":
-            # float64, so that a score does not depend on who else is in the batch.
+            # float64, so that a score does not depend on the other entries of the batch.
             similarity = batch.embeddings.astype(np.float64) @ self._unit_centroids().T
         else:
             sums = _sum_by_code(codes, batch.embeddings, len(self._codes))
             lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-            # Vectors of a batch that cancel out point nowhere: cosine 0 to everything.
+            # Vectors of a batch that cancel out have no direction: cosine 0 to everything.
             centroids = np.divide(
                 sums, lengths, out=np.zeros_like(sums), where=lengths > NO_DIRECTION
             )

@@ -29,34 +29,34 @@ from ragshield_core.neighbors.known import (
 from ragshield_core.neighbors.threads import one_thread
 from ragshield_core.state import part_of
 
-# Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
-# of near-duplicates, many of them of what is rare. Two votes together did better than either on
-# all three corpora of benchmarks/label_flipping.py.
+# Numbers of neighbours that vote beside the regression: the nearest few judge near-duplicates
+# better, many judge rare entries better. Both votes together did better than either on all three
+# corpora of benchmarks/label_flipping.py.
 NEAREST, K = 5, 16
-# Entries of a random sample, stratified by label, that the regression is learned from; more adds
-# little, because the neighbours know all of them.
+# Size of the random sample, stratified by label, from which the regression is learned; more adds
+# little, because the neighbours know all entries.
 MAX_ENTRIES = 15_000
-# Landmarks of the kernel, and how much work (entries * labels * landmarks) one pass of the
-# optimiser may be: 512 landmarks for 15,000 entries of up to 39 labels, and 259 for 77.
+# Landmarks of the kernel, and the most work (entries * labels * landmarks) of one pass of the
+# optimiser: 512 landmarks for 15,000 entries of up to 39 labels, and 259 for 77.
 LANDMARKS, LEAST_LANDMARKS, PASS = 512, 256, 300_000_000
 # Directions of the kernel matrix below this share of the largest eigenvalue are noise.
 NO_DIRECTION = 1e-6
 # Inverse strength of the penalty when everything is learned (10 and 100 do nearly as well), and
-# what ends the optimiser: 30 to 60 rounds are usual; at a tolerance of 1e-3 it stops far too early
-# where there are 77 labels.
+# stopping criteria of the optimiser: 30 to 60 rounds are usual; a tolerance of 1e-3 stops far too
+# early with 77 labels.
 PENALTY, MAX_ITERATIONS, TOLERANCE = 30.0, 300, 1e-4
 # Entries on which three weights, one per kind of evidence, are fitted.
 STACKED = 2_000
-# Share of the entries, and entries, that come or go before the regression is learned again.
+# Share and number of entries that come or go before the regression is learned again.
 REFIT_AT, FEWEST_CHANGES = 0.1, 50
-# Growth of the knowledge base at which everything is learned anew, and not the regression alone.
+# Growth of the knowledge base at which everything is learned again, not the regression alone.
 GROWTH = 2.0
 SEED = 0  # of samples and parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Model:
-    """What was learned; probabilities need no scikit-learn."""
+    """The learned model; probabilities need no scikit-learn."""
 
     codes: NDArray[np.int64]  # (n_classes,), of labels, ascending
     landmarks: NDArray[np.float32]  # (m, dim)
@@ -65,7 +65,7 @@ class _Model:
     coefficients: NDArray[np.float64]  # (n_features, n_classes)
     intercepts: NDArray[np.float64]  # (n_classes,)
     trust: NDArray[np.float64]  # (3,): in the regression, the nearest few and all neighbours
-    penalty: float  # C times the entries that it was chosen for
+    penalty: float  # C times the number of entries that it was chosen for
     projection: NDArray[np.float64]  # (m, n_features): whitens the kernel; follows from landmarks
 
     def features(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -74,8 +74,8 @@ class _Model:
 
     def logits(self, embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return log-probabilities by the regression, shape (n, n_classes)."""
-        # Two small products in place of a large one; in float64, because coefficients are large
-        # enough to make differences out of roundings, which differ with the shape of a batch.
+        # Two small products instead of a large one; in float64, because large coefficients amplify
+        # rounding errors, which differ with the shape of a batch.
         weights = self.projection @ self.coefficients
         return _log_softmax(
             _kernel(embeddings, self.landmarks, self.bandwidth) @ weights + self.intercepts
@@ -83,34 +83,33 @@ class _Model:
 
 
 class LabelModelDetector(KnowsLabels):
-    """Judge each label by a model of what carries which label in the knowledge base.
+    """Judge each label by a model of the labels in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
     three kinds of evidence: a logistic regression on the vectors, the votes of the five nearest
-    known entries, and those of sixteen. How much each of them counts is learned from the knowledge
-    base, so that the sum predicts the labels of entries that were held out as well as can be. By
-    default a score above 0 is suspicious: another label is more plausible. Any number of labels.
+    known entries, and the votes of sixteen. Their weights are learned from the knowledge base, so
+    that the weighted sum predicts the labels of held-out entries best. By default a score above 0
+    is suspicious: another label is more plausible. Any number of labels.
 
     Needs scikit-learn, for learning only: ``pip install 'ragshield[labels]'``.
 
     Raises
     ------
     ImportError
-        If scikit-learn is not there.
+        If scikit-learn is not installed.
 
     Notes
     -----
-    Confident learning [1]_: labels are doubted where out-of-sample probabilities speak against
-    them, here by the normalised margin, as log-odds. The regression sees the vectors through a
-    Gaussian kernel to landmarks (Nyström's method [2]_), the width of which is the mean distance of
-    two entries, and so is no longer linear. The evidence is combined by stacking [3]_.
+    Confident learning [1]_: a label is doubtful if out-of-sample probabilities speak against it,
+    here by the normalised margin, as log-odds. The regression sees the vectors through a Gaussian
+    kernel to landmarks (Nyström's method [2]_), whose width is the mean distance of two entries,
+    so it is not linear. The evidence is combined by stacking [3]_.
 
-    The regression is learned again once the entries learned and forgotten since the last time are
-    more than a tenth of what was known then, and more than 50. Once the knowledge base has doubled,
-    everything is. A label that is new since the model was last learned is reported as not judged
-    until it is learned again. What is learned costs, at 15,000 entries of 384 dimensions on one
-    core, about 3 seconds for two labels and 20 for 77. The state holds weights, landmarks and,
-    unless it is borrowed, the index.
+    The regression is learned again once more entries than 50, and than a tenth of those known at
+    the last time, were learned or forgotten since. Once the knowledge base has doubled,
+    everything is learned again. A label that is new to the model is reported as not judged until
+    then. Learning from 15,000 entries of 384 dimensions takes about 3 seconds on one core for two
+    labels, and 20 for 77. The state has weights, landmarks and the index, unless it is borrowed.
 
     References
     ----------
@@ -121,7 +120,7 @@ class LabelModelDetector(KnowsLabels):
     """
 
     name: str = "label_model"
-    min_entries = 5  # of a label; one for each part that is held out in turn
+    min_entries = 5  # of a label; one for each of the parts that are held out in turn
 
     def __init__(self) -> None:
         if find_spec("sklearn") is None:
@@ -134,21 +133,21 @@ class LabelModelDetector(KnowsLabels):
         """Forget everything."""
         self._known.reset()
         self._model: _Model | None = None
-        self._known_then = 0  # entries, when everything was learned
-        self._known_last = 0  # entries, when the regression was
+        self._known_then = 0  # known entries when everything was learned
+        self._known_last = 0  # known entries when the regression was learned
         self._changes = 0  # entries learned and forgotten since
-        # Log-probabilities of what the regression was learned from, each out of its fold.
+        # Out-of-fold log-probabilities of the entries that the regression was learned from.
         self._held_out: tuple[dict[str, int], NDArray[np.float64]] | None = None
 
     def learn(self, entries: Batch) -> None:
-        """Add entries and their labels; learns the model again when that is due."""
+        """Add entries and their labels; learn the model again when that is due."""
         if not len(entries):
             return
         self._known.learn(entries)
         self._changed(entries, len(entries))
 
     def forget(self, entries: Batch) -> None:
-        """Take entries out; learns the model again when that is due."""
+        """Remove entries; learn the model again when that is due."""
         before = len(self._known)
         self._known.forget(entries.ids)
         self._changed(entries.take([]), before - len(self._known))
@@ -173,7 +172,7 @@ class LabelModelDetector(KnowsLabels):
         return self._margins(batch, evidence)[0]
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores by regressions that did not learn the entry, and without its own vote."""
+        """Return scores by regressions that did not learn the entry, without its own vote."""
         scores = np.full(len(fitted), np.nan)
         model = self._model
         skipped = unjudged_labels(self._known, fitted, self.min_entries)
@@ -183,7 +182,7 @@ class LabelModelDetector(KnowsLabels):
         part = fitted.take(rows)
         row_of, by_fold = self._held_out or ({}, np.empty((0, len(model.codes))))
         out_of_fold = np.array([row_of.get(entry_id, -1) for entry_id in part.ids])
-        if row_of:  # what was not in the sample is new to the model anyway
+        if row_of:  # entries outside the sample are new to the model anyway
             regression = model.logits(part.embeddings)
             regression[out_of_fold >= 0] = by_fold[out_of_fold[out_of_fold >= 0]]
         else:
@@ -196,7 +195,7 @@ class LabelModelDetector(KnowsLabels):
         return scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return both probabilities, and how the neighbours vote."""
+        """Return both probabilities, and the votes of the neighbours."""
         if not len(rows):
             return []
         batch = batch.take(rows)
@@ -222,7 +221,7 @@ class LabelModelDetector(KnowsLabels):
         return explained
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return labels, weights, landmarks and, unless it is borrowed, the index."""
+        """Return labels, weights, landmarks and the index, unless the index is borrowed."""
         known, arrays = self._known.state()
         values: dict[str, Any] = {
             "known": known,
@@ -239,13 +238,13 @@ class LabelModelDetector(KnowsLabels):
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.reset()
         self._known.restore(values["known"], arrays)
         self._known_then, self._known_last = int(values["then"]), int(values["last"])
         self._changes = int(values["changes"])
         if values["model"] is not None:
-            # Products differ with the order in memory.
+            # Products differ with the memory layout.
             found: dict[str, Any] = {
                 k: array.copy(order="K") for k, array in part_of(arrays, "model.").items()
             }
@@ -256,7 +255,7 @@ class LabelModelDetector(KnowsLabels):
     # Learning
 
     def _changed(self, entries: Batch, n: int) -> None:
-        """Learn again what is due; ``entries`` are those that have just come."""
+        """Learn the due parts again; ``entries`` are those that have just come."""
         if not n:
             return
         self._changes += n
@@ -281,7 +280,7 @@ class LabelModelDetector(KnowsLabels):
         return max(FEWEST_CHANGES, REFIT_AT * self._known_last)
 
     def _learn_all(self, codes: NDArray[np.int64], entries: Batch) -> None:
-        """Choose landmarks and scales, learn the regression and what each evidence is worth."""
+        """Choose landmarks and scales, learn the regression and the weight of each evidence."""
         rng = np.random.default_rng(SEED)
         ids, classes = self._sample(codes, rng)
         vectors = self._vectors(ids, entries)
@@ -312,7 +311,7 @@ class LabelModelDetector(KnowsLabels):
         self._held_out = ({entry_id: row for row, entry_id in enumerate(ids)}, by_fold)
 
     def _learned_again(self, model: _Model, codes: NDArray[np.int64], entries: Batch) -> _Model:
-        """Return the model with a new regression, in the features as they are."""
+        """Return the model with a new regression on the present features."""
         ids, classes = self._sample(codes, np.random.default_rng(SEED))
         features = model.features(self._vectors(ids, entries))
         coefficients, intercepts = _regression(
@@ -370,7 +369,7 @@ class LabelModelDetector(KnowsLabels):
                     features[~out],
                     classes[~out],
                     len(model.codes),
-                    # As strong in proportion to fewer entries, so that scores have the same scale.
+                    # In proportion to the entries, so that scores keep their scale.
                     model.penalty / int(np.count_nonzero(~out)),
                 )
                 logits[out] = _log_softmax(features[out] @ coefficients + intercepts)
@@ -385,7 +384,7 @@ class LabelModelDetector(KnowsLabels):
         return self._model
 
     def _classes(self, batch: Batch) -> NDArray[np.int64]:
-        """Return the class of each entry, which has one."""
+        """Return the class of each entry; each must have one."""
         return np.searchsorted(self._fitted().codes, self._known.codes_of_labels(batch.labels))
 
     def _evidence(self, batch: Batch) -> tuple[NDArray[np.float64], KnownNeighbors]:
@@ -420,7 +419,7 @@ class LabelModelDetector(KnowsLabels):
     def _margins(
         self, batch: Batch, evidence: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Return how far the best other label is ahead of the own, and which class it is."""
+        """Return the lead of the best other label over the own one, and its class."""
         if not len(batch):
             return np.empty(0), np.empty(0, dtype=np.intp)
         rows, own = np.arange(len(batch)), self._classes(batch)
@@ -443,7 +442,7 @@ def _regression(
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     regression = LogisticRegression(C=inverse_penalty, max_iter=MAX_ITERATIONS, tol=TOLERANCE)
-    with warnings.catch_warnings():  # the budget may end before the optimum: good enough
+    with warnings.catch_warnings():  # the budget may end before the optimum, which is acceptable
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression.fit(features.astype(np.float32), classes)
     coefficients = regression.coef_.T.astype(np.float64)
@@ -456,9 +455,9 @@ def _regression(
 
 
 def _stacked(evidence: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how much to trust each kind of evidence, so that the sum predicts the classes best.
+    """Return the weight of each kind of evidence with which the sum predicts the classes best.
 
-    At least 0, shape (n_kinds,), of logarithms of shape (n_kinds, n, n_classes).
+    At least 0, shape (n_kinds,), for log evidence of shape (n_kinds, n, n_classes).
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - slow to import
 
@@ -468,7 +467,7 @@ def _stacked(evidence: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArr
     def loss(trust: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         logits = _log_softmax(np.tensordot(trust, evidence, 1))
         expected = np.einsum("ij,kij->k", np.exp(logits), evidence) / len(rows)
-        # A little less trust rather than more, where the classes can be told apart without error.
+        # A small penalty bounds the weights if the classes are perfectly separable.
         value = -float(logits[rows, classes].mean()) + 1e-3 * float(trust @ trust)
         return value, expected - given.mean(axis=1) + 2e-3 * trust
 
@@ -486,7 +485,7 @@ def _kernel(
 
 
 def _projection(landmarks: NDArray[np.float32], bandwidth: float) -> NDArray[np.float64]:
-    """Return the inverse root of the kernel matrix, without the directions that are noise."""
+    """Return the inverse root of the kernel matrix, without its noise directions."""
     values, vectors = np.linalg.eigh(_kernel(landmarks, landmarks, bandwidth))
     kept = values > NO_DIRECTION * values[-1]
     return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
@@ -500,7 +499,7 @@ def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rank_within(classes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the how manyth of its class each one is, from 0."""
+    """Return the rank of each row among the rows of its class, from 0."""
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     rank = np.empty(len(classes), dtype=np.int64)

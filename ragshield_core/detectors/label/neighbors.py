@@ -21,19 +21,19 @@ from ragshield_core.neighbors.known import (
     NeighborSource,
 )
 
-# A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
-# the kernel of k-NN by distance with a width that fits the knowledge base and the embedding model.
+# A vote loses a factor e with each fifth of the usual distance of the k-th neighbour: a distance
+# kernel for k-NN whose width fits the knowledge base and the embedding model.
 # Widths of a third and a tenth find fewer flipped labels on SMS or mails.
 WIDTHS = 5.0
-# Votes that are cast before any neighbour's, spread over the labels as they are in the knowledge
-# base: half of one from the usual distance.
+# Prior votes, spread over the labels by their frequency in the knowledge base: half of a vote from
+# the usual distance.
 DOUBT = 0.5 * math.exp(-WIDTHS)
-# At most so many neighbours are named as evidence, and so much of a label.
+# Most neighbours that evidence names, and most characters of a label.
 RELATED, LABEL_SHOWN = 5, 60
 
 
 class KnowsLabels(Audits, Overlooks, Borrower):
-    """What detectors have in common that ask neighbours for their labels."""
+    """Base class of detectors that read the labels of neighbours."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"))
@@ -41,15 +41,15 @@ class KnowsLabels(Audits, Overlooks, Borrower):
     _known: LabelledEntries
 
     def borrow(self, source: NeighborSource | None) -> None:
-        """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
+        """Use another index for neighbours and vectors, and keep labels only; before fitting."""
         self._known.borrow(source)
 
     def overlook(self, ids: Collection[str]) -> None:
-        """Let no entry that the batch replaces vote on it."""
+        """Ignore the votes of entries that the batch replaces."""
         self._known.source.overlook(ids)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
-        """Fit a whole knowledge base and judge each label by what the others say."""
+        """Fit a whole knowledge base and judge each label by the other entries."""
         self.fit(entries)
         return self.held_out_scores(entries, seed)
 
@@ -64,26 +64,26 @@ class KnowsLabels(Audits, Overlooks, Borrower):
 
 
 class LabelNeighborDetector(KnowsLabels):
-    """Let the nearest known entries vote on the label of each new one, by their nearness.
+    """Let the nearest known entries vote on the label of each new one, weighted by nearness.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
-    own. Before the neighbours vote, a fraction of a vote is spread over the labels by how frequent
-    they are, so that scores stay finite and graded where all neighbours agree. By default a
+    own. Before the neighbours vote, a fraction of a vote is spread over the labels by their
+    frequency, so that scores stay finite and graded if all neighbours agree. By default a
     score above 0 is suspicious: the vote goes to another label. Any number of labels.
 
     Parameters
     ----------
     k
-        Neighbours that vote, 16 by default: few enough to be near, and so many that one mislabelled
-        entry in the knowledge base convinces nobody.
+        Neighbours that vote, 16 by default: few enough to be near, and enough that one mislabelled
+        entry in the knowledge base does not decide the vote.
     min_entries
-        Entries of a label that are known with fewer are not judged: they could not win a vote. The
+        Entries whose label has fewer known entries are not judged: they could not win a vote. The
         default is 5.
 
     Notes
     -----
-    Entries of the knowledge base that have no label cast no vote. An older revision of an entry
-    has no vote on the new one, and an entry that is known is scored as if it were left out.
+    Entries of the knowledge base without a label cast no vote. An older revision of an entry
+    has no vote on the new one, and a known entry is scored as if it were left out.
 
     References
     ----------
@@ -117,8 +117,8 @@ class LabelNeighborDetector(KnowsLabels):
     def reset(self) -> None:
         """Forget everything."""
         self._known.reset()
-        self._usual = 1.0  # distance of the last of the k
-        self._measured = 0  # entries known when it was looked up
+        self._usual = 1.0  # distance of the k-th neighbour
+        self._measured = 0  # known entries when it was measured
 
     def learn(self, entries: Batch) -> None:
         """Add entries and their labels."""
@@ -127,7 +127,7 @@ class LabelNeighborDetector(KnowsLabels):
             self._measure()
 
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
-        """Look up anew how far away neighbours usually are."""
+        """Measure the usual distance of neighbours again."""
         self._measure()
 
     def _measure(self) -> None:
@@ -135,7 +135,7 @@ class LabelNeighborDetector(KnowsLabels):
             self._usual, self._measured = self._known.usual_distance(self.k), len(self._known)
 
     def forget(self, entries: Batch) -> None:
-        """Take entries out; those that are not known are ignored."""
+        """Remove entries; unknown ones are ignored."""
         self._known.forget(entries.ids)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
@@ -143,7 +143,7 @@ class LabelNeighborDetector(KnowsLabels):
         return self._scores(batch, self._asked(batch, self.k))[0]
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return how the neighbours of each fitted entry vote on it: it is none of them."""
+        """Return the score of each fitted entry by its neighbours, of which it is not one."""
         scores = np.full(len(fitted), np.nan)
         skipped = unjudged_labels(self._known, fitted, self.min_entries + 1)  # itself is left out
         rows = np.array([row for row in range(len(fitted)) if row not in skipped], dtype=np.intp)
@@ -155,7 +155,7 @@ class LabelNeighborDetector(KnowsLabels):
         return scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return how many neighbours have which label, and the nearest of them."""
+        """Return counts of the neighbours' labels, and the nearest neighbours."""
         if not len(rows):
             return []
         batch = batch.take(rows)
@@ -178,12 +178,12 @@ class LabelNeighborDetector(KnowsLabels):
         return evidence
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return labels and, unless it is borrowed, the index."""
+        """Return the labels and the index, unless the index is borrowed."""
         values, arrays = self._known.state()
         return {"known": values, "usual": self._usual, "measured": self._measured}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.reset()
         self._known.restore(values["known"], arrays)
         self._usual, self._measured = float(values["usual"]), int(values["measured"])
@@ -191,17 +191,17 @@ class LabelNeighborDetector(KnowsLabels):
     def _scores(
         self, batch: Batch, found: KnownNeighbors
     ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.int64]]:
-        """Return scores, the code of the best other label, and what each neighbour votes for."""
+        """Return scores, the code of the best other label, and the codes of neighbours' votes."""
         known = self._known
         codes = known.codes_of(found.ids)
         rows = np.arange(len(batch))
         others = np.tile(known.counts.astype(np.float64), (len(batch), 1))
-        itself = known.codes_of(batch.ids)  # an older revision, or the very entry held out
+        itself = known.codes_of(batch.ids)  # an older revision, or the held-out entry itself
         others[rows[itself >= 0], itself[itself >= 0]] -= 1.0
         np.maximum(others, 1.0, out=others)
         votes = count_votes(codes, kernel(found.similarities, self._usual), len(known.names))
         smooth = votes + DOUBT * others / others.sum(axis=1, keepdims=True)
-        # A label that nobody has any longer, or too few, is no alternative.
+        # A label of too few entries, or of none any more, is no alternative.
         smooth[:, known.counts < self.min_entries] = 0.0
         own = known.codes_of_labels(batch.labels)
         mine = smooth[rows, own]
@@ -247,7 +247,7 @@ def unjudged_labels(known: LabelledEntries, batch: Batch, min_entries: int) -> d
 
 
 def check_judged(detector: Detector, batch: Batch, *, learned: bool) -> None:
-    """Refuse to score without knowledge, or what cannot be judged."""
+    """Refuse to score before learning, and refuse entries that cannot be judged."""
     if not learned:
         msg = (
             f"{detector.name} has learned no labelled entry yet; fit it on the knowledge base "
@@ -264,5 +264,5 @@ def check_judged(detector: Detector, batch: Batch, *, learned: bool) -> None:
 
 
 def shown(label: str | None) -> str:
-    """Return a label fit to be shown, in quotes."""
+    """Return a printable label, in quotes."""
     return f"'{printable(label or '', LABEL_SHOWN)}'"
