@@ -1,7 +1,7 @@
 """Detectors: evidence for and against the entries of a knowledge base.
 
-Beside those named here, whatever other built-in detector the modules of this folder define can be
-imported from it; see :mod:`ragshield_core.detectors.registry`.
+Every other built-in detector of the modules in this folder can be imported from it as well; see
+:mod:`ragshield_core.detectors.registry`.
 """
 
 from typing import TYPE_CHECKING, Any

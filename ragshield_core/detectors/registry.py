@@ -1,6 +1,6 @@
 """Registry of detector classes by name: the built-in ones and installed plug-ins.
 
-A built-in one is what a module or package of this folder exports: a new one is a new file.
+The modules and packages of this folder export the built-in ones: a new detector is a new file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ D = TypeVar("D", Detector, AnyDetector)
 ENTRY_POINT_GROUP = "ragshield.detectors"
 SHOWN = 120  # characters of a name
 BUILT_IN: dict[str, type[Detector]] = {}
-# Known by their kind, for saved guards, and no part of the default one.
+# Found by kind for saved guards, but not part of the default guard.
 ON_REQUEST: dict[str, type[Detector]] = {}
-# Of a retrieved set and its query.
+# Detectors of a retrieved set and its query.
 FOR_RETRIEVAL: dict[str, type[RetrievalDetector]] = {}
 
 
@@ -53,12 +53,12 @@ _register()
 
 
 class Takes(NamedTuple):
-    """Which detectors a kind of guard takes."""
+    """Detectors that a kind of guard accepts."""
 
     owner: str
     """The name of the guard's class, for errors."""
     bases: tuple[type[AnyDetector], ...]
-    """Of the detectors."""
+    """Base classes of the detectors."""
 
 
 OF_GUARD = Takes("Guard", (Detector,))
@@ -96,13 +96,13 @@ def kind_of(detector: AnyDetector | type[AnyDetector]) -> str:
 def check_loadable(
     detectors: Sequence[D], given: Sequence[D | type[D]] = (), takes: Takes = OF_GUARD
 ) -> None:
-    """Refuse to save detectors that nobody could build again.
+    """Refuse to save detectors that could not be built again.
 
     Raises
     ------
     StateError
-        If a detector's class is not registered under its kind, or it holds something that is not
-        saved, and it is not among those ``given`` when the guard is loaded.
+        If a detector's class is not registered under its kind, or the detector has an unsaved
+        part, and it is not among the detectors ``given`` for loading.
     """
     check_detectors(given, takes, classes=True)
     for detector in detectors:
@@ -135,7 +135,7 @@ def check_loadable(
 
 
 def saved_form(detector: AnyDetector) -> dict[str, Any]:
-    """Return what a saved guard says of a detector, but for what it learned."""
+    """Return the saved form of a detector, without its learned state."""
     form: dict[str, Any] = {"kind": kind_of(detector), "config": detector.config()}
     if detector.traits.unsaved is not None:
         form["unsaved"] = detector.traits.unsaved
@@ -147,7 +147,7 @@ def saved_form(detector: AnyDetector) -> dict[str, Any]:
 def saved_detectors(
     detectors: Sequence[AnyDetector],
 ) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
-    """Return what a saved guard says of its detectors, with what they learned, and the arrays."""
+    """Return the saved forms of detectors with their learned values, and the arrays."""
     forms: list[dict[str, Any]] = []
     arrays: dict[str, NDArray[Any]] = {}
     for number, detector in enumerate(detectors):
@@ -158,7 +158,7 @@ def saved_detectors(
 
 
 def learned_of(number: int, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays of one of the detectors of a saved guard, by its number."""
+    """Return the arrays of one detector of a saved guard, by its number."""
     return part_of(arrays, f"detector.{number}.")
 
 
@@ -167,20 +167,20 @@ def detectors_from(
     given: Sequence[D | type[D]] = (),
     takes: Takes = OF_GUARD,
 ) -> list[D]:
-    """Return the detectors of a saved guard, before what they learned.
+    """Build the detectors of a saved guard, without their learned state.
 
     Parameters
     ----------
     saved
-        As of :func:`saved_form`.
+        Forms as :func:`saved_form` returns them.
     given
-        Classes, for kinds that are not registered, and instances, which are used themselves.
+        Classes for kinds that are not registered, and instances, which are used as they are.
 
     Raises
     ------
     StateError
-        If a kind is not known, a detector holds something that is not saved and none is given, or
-        another; or if one that is given belongs to none of them.
+        If a kind is not known, if the given detector for an unsaved part is missing or another
+        one, or if a given instance matches no saved form.
     """
     left: list[Any] = [one for one in given if not isinstance(one, type)]
     classes: dict[str, Any] = {kind_of(one): one for one in given if isinstance(one, type)}
@@ -223,10 +223,10 @@ def detectors_from(
 def copied_for(
     saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector]
 ) -> list[Detector | type[Detector]]:
-    """Return what makes the detectors of another saved guard, beside some that are in use.
+    """Return classes and instances from which the detectors of another saved guard are built.
 
-    Those in use do not learn what the other guard knows. Only what holds something that is not
-    saved, and learns nothing, is used itself.
+    The given detectors stay in use and must not learn the other guard's entries. Only those with
+    an unsaved part that learn nothing are used themselves.
     """
     wanted = {form["kind"] for form in saved if "unsaved" in form}
     made: list[Detector | type[Detector]] = []
@@ -241,7 +241,7 @@ def copied_for(
 def check_detectors(
     detectors: Sequence[object], takes: Takes = OF_GUARD, *, classes: bool = False
 ) -> None:
-    """Refuse what are no detectors, or (with ``classes``) classes of them; says what to pass."""
+    """Refuse all but detectors and (with ``classes``) detector classes; errors say what to pass."""
     if isinstance(detectors, (*takes.bases, type, str, Mapping)):
         msg = f"detectors is a {type(detectors).__name__}, expected a list of detectors."
         raise TypeError(msg)
@@ -258,12 +258,12 @@ def check_detectors(
 
 
 def _plain(form: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the kind and the options that a form says, as they come back from a file."""
+    """Return the kind and the options of a form, as a file returns them."""
     return form["kind"], json.loads(json.dumps(form["config"]))
 
 
 def _fits(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
-    """Return whether a detector is as a form says, and holds what was not saved with it."""
+    """Return whether a detector matches a form and has the part that was not saved."""
     mine = saved_form(detector)
     if _plain(mine) != _plain(form) or mine.get("unsaved") != form.get("unsaved"):
         return False
@@ -271,7 +271,7 @@ def _fits(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
 
 
 def _held(form: Mapping[str, Any]) -> str:
-    """Return in words what a form says that is not saved."""
+    """Return a description of the unsaved part of a form."""
     if "unsaved" not in form:
         return "none"
     named = form.get("unsaved_name")
@@ -280,12 +280,12 @@ def _held(form: Mapping[str, Any]) -> str:
 
 
 def built_in_detectors() -> tuple[list[Detector], list[Skipped]]:
-    """Return each built-in detector with its defaults, and those that lack a package, with why."""
+    """Return each built-in detector with its defaults, and the reason for each that is missing."""
     detectors: list[Detector] = []
     missing = []
     for kind, cls in BUILT_IN.items():
         try:
             detectors.append(cls())
-        except ImportError as error:  # says which extra brings the package
+        except ImportError as error:  # the message names the extra to install
             missing.append(Skipped(detector=kind, reason=str(error)))
     return detectors, missing
