@@ -1,1 +1,1 @@
-"""What everything else speaks of: entries, what is found of them, policy, errors."""
+"""Types that all other packages share: entries, findings, policy, errors."""

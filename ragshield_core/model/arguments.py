@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are refused at once, and not where they would fail later."""
+"""Checks that refuse an argument of a wrong type at once, before it fails somewhere else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def check_type(name: str, value: object, fits: type | Sequence[str], expected: str) -> None:
-    """Refuse an argument that is not what is needed; ``None`` always passes.
+    """Refuse an argument of a wrong type; ``None`` always passes.
 
-    It fits if it is of a class, or has all methods that are named: a class that has them is no
-    object that has them.
+    It fits if it is an instance of a class, or an object with all the named methods. A class with
+    these methods does not fit, only an instance of it.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def check_type(name: str, value: object, fits: type | Sequence[str], expected: s
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse no detectors, and two of one name."""
+    """Refuse an empty list of detectors, and two detectors with the same name."""
     if not names:
         msg = "detectors is empty, expected at least one; try [InstructionDetector()]."
         raise ValueError(msg)
@@ -40,7 +40,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def kind_of(value: object) -> str:
-    """Return what an object is, as errors say it.
+    """Return the name of an object's type for an error message.
 
     >>> kind_of(7), kind_of(dict)
     ('a int', 'the class dict')
@@ -49,7 +49,7 @@ def kind_of(value: object) -> str:
 
 
 def expect_ids(ids: Sequence[str | None] | None) -> None:
-    """Refuse a single id, whose characters would be taken for ids."""
+    """Refuse a single str, whose characters would be taken for ids."""
     if isinstance(ids, str | bytes):
         msg = f"ids is of type {type(ids).__name__}, expected a list of ids: [{ids!r}]."
         raise TypeError(msg)

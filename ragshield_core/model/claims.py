@@ -1,4 +1,4 @@
-"""What metadata claims about an entry: its label, and what it was cut from."""
+"""Claims about an entry, read from its metadata: label, document and source."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
     Raises
     ------
     InvalidBatchError
-        If it is no str, number, boolean or path; names the key and the entry.
+        If the value is not a str, number, boolean or path; names the key and the entry.
     """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float) and math.isnan(value):
-        return None  # how data frames say that there is none
+        return None  # data frames write NaN for a missing value
     if isinstance(value, bool | int | float | np.generic | PurePath):
         with suppress(ValueError):  # a number of more digits than Python writes
             return str(value)
@@ -36,24 +36,24 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
     raise InvalidBatchError(msg)
 
 
-_NAME = re.compile(r"[^\s\d]")  # in it, at least
-# Where readers say which file or document an entry was cut from, the surest first: LlamaIndex's
+_NAME = re.compile(r"[^\s\d]")  # a name has at least one such character
+# Keys under which readers name the file or document of an entry, the surest first: LlamaIndex's
 # file readers, LangChain's loaders, splitters into parents and children.
 LINEAGE_KEYS = ("file_path", "source", "url", "file_name", "filename", "parent_id", "doc_id")
 
 
 def lineage_of(metadata: Mapping[str, Any], entry_id: str, key: str | None = None) -> str | None:
-    """Return what an entry was cut from, as its metadata says.
+    """Return the document that an entry was cut from, as its metadata claims.
 
-    Readers that make a document of each page name the file as well: pages of one file resemble each
-    other, and are of one lineage. ``key`` is the only one to look at. ``None`` takes the first of
-    :data:`LINEAGE_KEYS` whose value is a name: no page number, which some readers put under
-    ``source``.
+    Readers that make a document of each page name the file as well; pages of one file resemble each
+    other, so the file is their lineage. ``key`` is the only key to read. ``None`` takes the first
+    of :data:`LINEAGE_KEYS` whose value is a name; a page number, which some readers put under
+    ``source``, is not.
 
     Raises
     ------
     InvalidBatchError
-        If a key that was named has a value that is no scalar; names the entry.
+        If ``key`` is given and its value is not a scalar; names the entry.
     """
     if key is not None:
         return claim_of(key, entry_id, metadata.get(key))
@@ -63,17 +63,17 @@ def lineage_of(metadata: Mapping[str, Any], entry_id: str, key: str | None = Non
     return None
 
 
-# A URL, or a bucket; the host may carry a user or a port.
+# URL of a host or bucket; the host may carry a user or a port.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://([^/?#\s]{0,255})")
-MAX_SOURCE = 255  # characters of a name
+MAX_SOURCE = 255  # characters in the name of a source
 
 
 def source_of(document: str | None) -> str | None:
-    """Return where a document comes from, by its name: a host, a bucket or a folder.
+    """Return the source of a document, taken from its name: a host, a bucket or a folder.
 
-    It is the host or bucket of a URL; the top folder of a relative path; the first two folders of
-    an absolute one, which are rarely shared by two collections. ``None`` for other names: they
-    belong to the one source that has no name.
+    A URL gives its host or bucket; a relative path gives its top folder; an absolute path gives its
+    first two folders, which two collections rarely share. Other names give ``None``: they belong to
+    the one source without a name.
 
     Examples
     --------
@@ -99,20 +99,20 @@ def source_of(document: str | None) -> str | None:
     return (f"/{source}" if folders[0] == "" else source)[:MAX_SOURCE]
 
 
-# Metadata key, in the quarantine only, of all that a LlamaIndex node is beside text and metadata.
+# Metadata key, in the quarantine only, for a LlamaIndex node's fields except text and metadata.
 NODE_KEY = "_ragshield_node"
-# What readers of files say that people do not see of a document: a mark a line, see
-# :mod:`ragshield_core.detectors.hidden.payload`.
+# Key for the parts of a document that people do not see, as readers of files report them: one mark
+# a line, see :mod:`ragshield_core.detectors.hidden.payload`.
 HIDDEN_KEY = "ragshield_hidden"
-# Where an integration names the source itself: a feed, a connector, an uploader.
+# Key under which an integration names the source itself: a feed, a connector, an uploader.
 SOURCE_KEY = "ragshield_source"
 
 
 def named_source(metadata: Mapping[str, Any], document: str | None) -> str | None:
-    """Return where an entry comes from: as its metadata says, else by its document's name.
+    """Return the source of an entry: the one that its metadata names, else that of its document.
 
-    ``"ragshield_source"`` counts, if it is a text that databases can keep; what is longer than 255
-    characters is cut.
+    The value of ``"ragshield_source"`` counts if it is a text that databases can keep. It is cut
+    after 255 characters.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is judged: one :class:`Entry` of a knowledge base, and a columnar :class:`Batch` of them."""
+"""Entries to judge: one :class:`Entry` of a knowledge base, a columnar :class:`Batch` of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core.model.claims import named_source
 from ragshield_core.model.errors import InvalidBatchError
 
-# An embedder that says it returns unit vectors is off by about 1e-7 in float32; vectors that went
+# An embedder that promises unit vectors is off by about 1e-7 in float32; vectors that passed
 # through float16 are off by about 1e-3 and are renormalised.
 UNIT_TOLERANCE = 1e-5
-# Columns of a batch, but for its vectors.
+# Columns of a batch, except its vectors.
 COLUMNS = ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """One entry of a knowledge base: a text chunk, its vector and what is claimed about it."""
+    """One entry of a knowledge base: a text chunk, its vector and the claims about it."""
 
     id: str
     text: str
@@ -31,21 +31,21 @@ class Entry:
     label: str | None = None
     lineage: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    context: str | None = None  # what a model reads with the text, where that is more
-    source: str | None = None  # where its document comes from
+    context: str | None = None  # further text that a model reads with the text
+    source: str | None = None  # origin of its document
 
     @property
     def fingerprint(self) -> str:
         """Identify this revision: a hash of the text, its context, the label and the lineage.
 
-        Metadata that no model reads and the vector are left out: a new time stamp or another build
-        of the embedding model does not make a new revision.
+        It leaves out the vector and all metadata that no model reads: neither a new time stamp nor
+        another build of the embedding model makes a new revision.
         """
         return _fingerprint(self.text, self.label, self.lineage, self.context)
 
     @property
     def text_fingerprint(self) -> str:
-        """Identify the revision but for its context: who condemns a text condemns it in any."""
+        """Identify the revision without its context: a condemned text is condemned in any."""
         return _fingerprint(self.text, self.label, self.lineage, None)
 
 
@@ -62,29 +62,29 @@ class Batch:
     texts
         One per id; may be empty strings.
     embeddings
-        Shape (n_entries, dim), float32, rows of unit length: what detectors see.
+        Shape (n_entries, dim), float32, rows of unit length; detectors read these.
     labels, lineages
         One per id, ``None`` where there is none. A lineage names the document that a chunk was
-        cut from; it is a claim of whoever brought the entry.
+        cut from; it is a claim of the entry's uploader.
     metadatas
         One mapping per id.
     contexts
-        Per id, what a model reads with the text, such as the title and other metadata that a
-        framework puts into the prompt, without the text itself; ``None`` where that is nothing.
-        Detectors that look for instructions and hidden text judge it like the text. Part of the
-        revision: fill it in wherever a batch of the same entries is made, or not at all.
+        Per id, the title and other metadata that a framework puts into the prompt beside the text,
+        without the text itself; ``None`` if it puts nothing there. Detectors of instructions and
+        hidden text judge it like the text. It is part of the revision: fill it in for every batch
+        of the same entries, or for none.
     sources
-        Per id, where its document comes from: a site, folder, bucket, feed, connector or uploader;
-        ``None`` for the one source without a name. A claim like a lineage, and no part of the
+        Per id, the origin of its document: a site, folder, bucket, feed, connector or uploader;
+        ``None`` for the one source without a name. A claim like a lineage, but not part of the
         revision.
     vectors
-        Shape (n_entries, dim), float32: the vectors as the embedder gave them, of any length: what
-        stores keep. The same array as ``embeddings`` where those were of unit length already.
+        Shape (n_entries, dim), float32: the vectors that the embedder returned, of any length.
+        Stores keep these. The same array as ``embeddings`` if those were of unit length already.
 
     Raises
     ------
     InvalidBatchError
-        A :class:`ValueError`; the message names the entry, what was expected and the way out.
+        A :class:`ValueError`; the message names the entry, the expected value and the way out.
 
     Examples
     --------
@@ -156,20 +156,20 @@ class Batch:
         Parameters
         ----------
         ids, texts, labels, lineages, metadatas, contexts
-            As the columns of the class; ``None`` for a column that is not there.
+            As the columns of the class; ``None`` for a missing column.
         sources
-            As the column of the class; ``None`` takes what metadata names, or the host, bucket or
-            top folder of each lineage; see :func:`ragshield_core.model.claims.named_source`.
+            As the column of the class; ``None`` takes the source from the metadata or from the
+            lineage; see :func:`ragshield_core.model.claims.named_source`.
         embeddings
             Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
-            length for the detectors; the originals are kept in ``vectors``. ``None`` where there
-            are no vectors: dim is 0 then, and detectors that need vectors are skipped.
+            length for the detectors; ``vectors`` keeps the originals. With ``None``, dim is 0 and
+            detectors that need vectors are skipped.
 
         Raises
         ------
         InvalidBatchError
-            If an id is missing or repeated, a column has another length, or a vector is of another
-            dimension, not finite, or zero.
+            If an id is missing or repeated, a column has another length, or a vector has another
+            dimension, is not finite, or is zero.
         """
         n = len(ids)
         documents = (None,) * n if lineages is None else tuple(lineages)
@@ -207,13 +207,13 @@ class Batch:
         return (self[row] for row in range(len(self)))
 
     def fingerprints(self) -> list[str]:
-        """Return those of all entries, see :attr:`Entry.fingerprint`."""
+        """Return the fingerprints of all entries, see :attr:`Entry.fingerprint`."""
         columns = (self.texts, self.labels, self.lineages, self.contexts)
         return list(map(_fingerprint, *columns))
 
     @property
     def dim(self) -> int:
-        """Length of a vector; 0 without vectors, and in an empty batch of unknown dimension."""
+        """Length of a vector; 0 without vectors or in an empty batch of unknown dimension."""
         return int(self.embeddings.shape[1])
 
     def take(self, rows: Sequence[int] | NDArray[Any]) -> Self:
@@ -232,7 +232,7 @@ class Batch:
             selection = np.flatnonzero(selection)
         index = selection.astype(np.intp, copy=False)
         chosen = index.tolist()
-        # Rows of a checked batch need no second check, only ids can repeat.
+        # The rows were checked already; only ids can repeat.
         taken = object.__new__(type(self))
         for name in COLUMNS:
             column = tuple(map(getattr(self, name).__getitem__, chosen))
@@ -246,9 +246,9 @@ class Batch:
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
-    """Return the entries of several batches, at least one, as one; a batch of none is left out.
+    """Join one or more batches into one, leaving out the empty ones.
 
-    Vectors stay as they are, bit by bit; where some have none, none has.
+    Vectors keep every bit. If some batch has no vectors, the result has none.
     """
     batches = [batch for batch in batches if len(batch)] or list(batches[:1])
     if len(batches) == 1:
@@ -269,7 +269,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
 def _sources_of(
     metadatas: Sequence[Mapping[str, Any]], documents: Sequence[str | None]
 ) -> tuple[str | None, ...]:
-    """Return the source of each entry; what is no mapping is refused elsewhere, by name."""
+    """Return the source of each entry; other checks refuse metadata that is not a mapping."""
     claims = zip(metadatas, documents, strict=False)
     named = (named_source(m if isinstance(m, Mapping) else {}, name) for m, name in claims)
     return (*named, *(None,) * (len(documents) - len(metadatas)))
@@ -321,7 +321,7 @@ def _check_types(
 
 
 def _check_storable(ids: tuple[str, ...], column: str, values: tuple[str | None, ...]) -> None:
-    """Refuse what databases cannot keep in a text column: NUL and halves of surrogate pairs."""
+    """Refuse text that a database column cannot keep: NUL and halves of surrogate pairs."""
     given = [value for value in values if value is not None]
     if not unfit("".join(given)):
         return
@@ -362,7 +362,7 @@ def _as_matrix(ids: tuple[str, ...], embeddings: ArrayLike) -> NDArray[np.float3
         return matrix.reshape(0, matrix.shape[1] if matrix.ndim == 2 else 0)  # noqa: PLR2004
     if matrix is not None and matrix.ndim == 2 and len(matrix) == len(ids):  # noqa: PLR2004
         return np.ascontiguousarray(matrix)
-    # Name the first row that keeps them from being a matrix.
+    # Find the first row that prevents a matrix, to name it.
     rows = list(embeddings) if isinstance(embeddings, Iterable) else []
     if len(rows) != len(ids):
         msg = (
@@ -417,10 +417,10 @@ def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float
 
 
 def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the lengths of rows, by which all vectors are brought to unit length.
+    """Return the lengths of rows, which bring all vectors to unit length.
 
-    Whoever reads them from elsewhere divides by the same, to the last bit: what an optimiser ends
-    with differs by far more than what it was given.
+    Every reader of vectors divides by these same lengths, to the last bit, because the result of an
+    optimiser varies far more than its input.
     """
     squares = np.einsum("ij,ij->i", matrix, matrix)
     if not np.all((squares > 1e-30) & (squares < 1e30)):  # noqa: PLR2004

@@ -1,7 +1,7 @@
 """Every exception that RAGShield raises on purpose.
 
-Each message says what is wrong, where, what was expected and the way out. They derive from the
-built-in exception a caller would expect, so ``except ValueError`` keeps working.
+Each message names the fault, its place, the expected value and the way out. Each class derives from
+the built-in exception that a caller would expect, so ``except ValueError`` keeps working.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class RAGShieldError(Exception):
 
 
 class InvalidBatchError(RAGShieldError, ValueError):
-    """Entries that cannot be judged or stored as given; the message names the entry."""
+    """A batch holds entries that cannot be judged or stored; the message names the entry."""
 
 
 class MalformedEntriesError(InvalidBatchError):
-    """Entries that can be neither stored nor held; the others of the same write were.
+    """Some entries of a write can be neither stored nor held; the others were.
 
     Attributes
     ----------
     reasons : dict[int, str]
-        By position in the call, counted from 0, what is wrong; all of them, where the message names
-        the first :data:`NAMED`.
+        The fault of each such entry by its position in the call, counted from 0. The message names
+        only the first :data:`NAMED`.
     ids : list[str]
-        Of all entries of the call, as it would have returned them; empty where nothing was written.
+        The ids that the call would have returned, of all its entries; empty if it wrote nothing.
     """
 
     NAMED = 20
@@ -56,7 +56,7 @@ class MalformedEntriesError(InvalidBatchError):
 
 
 class NeighborsError(RAGShieldError, RuntimeError):
-    """The store in which neighbours are to be found is not at hand, or did not answer."""
+    """The store that finds the neighbours is not at hand, or did not answer."""
 
 
 class NotFittedError(RAGShieldError, RuntimeError):
@@ -68,7 +68,7 @@ class CalibrationError(RAGShieldError, ValueError):
 
 
 class ConfigurationError(RAGShieldError, ValueError):
-    """A setting of a file or of the environment that is unknown, or has a value that is none."""
+    """A setting of a file or of the environment is unknown, or has an invalid value."""
 
 
 class StateError(RAGShieldError, ValueError):
@@ -76,16 +76,16 @@ class StateError(RAGShieldError, ValueError):
 
 
 class QuarantineError(RAGShieldError, ValueError):
-    """The quarantine cannot do what was asked; the message names the entry."""
+    """The quarantine cannot carry out a request; the message names the entry."""
 
 
 class TamperedError(QuarantineError):
-    """Log, entries or rules are not as they were written; the message says what was expected.
+    """Log, entries or rules were changed after they were written; the message says how.
 
     Attributes
     ----------
     where : str
-        The line of the log, or the row of a table: the same as long as that is what is broken.
+        The broken line of the log, or row of a table; the same until the fault is repaired.
     """
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -94,11 +94,11 @@ class TamperedError(QuarantineError):
 
 
 class RuleError(RAGShieldError, ValueError):
-    """A rule cannot be made or revoked as asked for; the message says what was expected."""
+    """A rule cannot be made or revoked; the message names the expected value."""
 
 
 class OvertakenError(RAGShieldError, RuntimeError):
-    """Another process has the turn, or has had it since; nothing was written: write again."""
+    """Another process has or had the lock meanwhile; nothing was written, so write again."""
 
 
 class TakenOverError(RAGShieldError, RuntimeError):
@@ -106,7 +106,7 @@ class TakenOverError(RAGShieldError, RuntimeError):
 
 
 class PrunedError(RAGShieldError, LookupError):
-    """What is asked for is no longer kept by itself; it is part of a later snapshot."""
+    """A requested event is no longer kept by itself; it is part of a later snapshot."""
 
 
 class CanaryError(RAGShieldError, ValueError):
@@ -114,23 +114,23 @@ class CanaryError(RAGShieldError, ValueError):
 
 
 class EmbedderChangedError(CanaryError):
-    """The embedder, or k, is not that of the baseline: a comparison would show drift everywhere."""
+    """The embedder or k differs from the baseline's: a comparison would show drift everywhere."""
 
 
 class SourceError(RAGShieldError, ValueError):
-    """A knowledge base on disk that cannot be read; the message names the file and the row."""
+    """A knowledge base on disk cannot be read; the message names the file and the row."""
 
 
 class AttestationError(RAGShieldError, ValueError):
-    """A statement, a report or a key that cannot be read, or not be used for this."""
+    """A statement, a report or a key cannot be read, or does not fit its purpose."""
 
 
 class ContractError(AssertionError):
-    """A detector does not do what is asked of every detector."""
+    """A detector breaks the contract that every detector must keep."""
 
 
 class InvalidScoresError(RAGShieldError, ValueError):
-    """What a detector returned is no score for each entry: whatever the entries are."""
+    """A detector did not return one score for each entry; the entries are not to blame."""
 
 
 class PoisonedEntryError(RAGShieldError):
@@ -159,7 +159,7 @@ class PoisonedEntryError(RAGShieldError):
 
 
 class UnfittedGuardWarning(UserWarning):
-    """A guard that knows nothing stands in front of a store that holds entries."""
+    """A guard without any known entry protects a store that already holds entries."""
 
 
 class SharedQuarantineWarning(UserWarning):
@@ -167,15 +167,15 @@ class SharedQuarantineWarning(UserWarning):
 
 
 class SharedFolderWarning(UserWarning):
-    """Two processes have a folder open that is for one."""
+    """Two processes have opened a folder that is meant for one."""
 
 
 class StoreDiffersWarning(UserWarning):
-    """A store holds entries that its guard does not know, or lacks entries that it knows."""
+    """A store holds entries that its guard does not know, or lacks some that the guard knows."""
 
 
 class MalformedEntriesWarning(UserWarning):
-    """Nothing of a write can be judged as it came, and all of it is held."""
+    """No entry of a write can be judged, so all of them are held."""
 
 
 class PoisonGuardOrderWarning(UserWarning):
@@ -183,8 +183,8 @@ class PoisonGuardOrderWarning(UserWarning):
 
 
 class HeldTextElsewhereWarning(UserWarning):
-    """Text that is held in quarantine stays in another place as well."""
+    """The text of a held entry is still present outside the quarantine."""
 
 
 class PoisonFilterOrderWarning(UserWarning):
-    """Something after a PoisonFilter puts text into the prompt that was not judged."""
+    """A step after a PoisonFilter puts text into the prompt that was not judged."""

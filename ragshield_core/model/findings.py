@@ -1,4 +1,4 @@
-"""What a screening says: findings against entries, a decision for each, a report for the batch."""
+"""Results of a screening: findings and a decision for each entry, a report for the batch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-# How evidence begins that was found beside the text of an entry, in its context.
+# Beginning of evidence that was found beside the text of an entry, in its context.
 BESIDE = "beside the text, in metadata that a model reads"
 
 
 class Verdict(StrEnum):
-    """What becomes of an entry."""
+    """The outcome for an entry."""
 
     ADMIT = "admit"
     FLAG = "flag"  # written, with one scalar metadata key
@@ -42,13 +42,13 @@ class Finding:
     threshold: float  # the policy quarantines above it
     p_value: float | None  # (0, 1]: how often a clean entry scores this high; None uncalibrated
     evidence: str  # one sentence, holding the number that convinced us
-    related_ids: tuple[str, ...] = ()  # other entries that the evidence speaks of
+    related_ids: tuple[str, ...] = ()  # other entries that the evidence names
     span: tuple[int, int] | None = None  # characters of the text, end excluded
     taxonomy: tuple[str, ...] = ()  # ids of model.taxonomy
 
     @property
     def beside(self) -> bool:
-        """Whether it was found beside the text, in what a model reads with it, or there as well."""
+        """Whether the evidence was found in the context of the entry, alone or with the text."""
         return self.evidence.startswith(BESIDE)
 
 
@@ -59,30 +59,30 @@ class Unjudged:
     detector: str
     entry_id: str
     reason: str
-    failed: bool = False  # the detector crashed, rather than lacking what it needs
+    failed: bool = False  # the detector crashed; False if it lacked an input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What becomes of one entry, and why."""
+    """The verdict on one entry, and the reasons."""
 
     entry_id: str
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
-    note: str | None = None  # why the verdict differs from what the findings alone would give
+    note: str | None = None  # why the verdict differs from that of the findings alone
 
     @property
     def unscreened(self) -> bool:
-        """Whether it was let in although a detector failed on it: the policy fails open."""
+        """Whether the policy failed open: a detector failed on the entry, and it was admitted."""
         return self.verdict is not Verdict.QUARANTINE and any(u.failed for u in self.unjudged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A detector that did not take part in a screening at all.
+    """A detector that took no part in a screening.
 
-    ``waiting`` if it will by itself: once enough is known, or once what comes is as usual again.
+    ``waiting`` if it resumes by itself, once enough entries are known or new entries are as usual.
     """
 
     detector: str
@@ -92,14 +92,14 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """The outcome of one screening; changes nothing by itself.
+    """The outcome of one screening; creating it changes nothing.
 
     Attributes
     ----------
     batch
-        What was screened.
+        The screened entries.
     remarkable
-        The decisions that are more than a plain admission, by row of the batch.
+        The decisions other than a plain admission, by row of the batch.
     decisions
         One per entry, in the order of the batch.
     scores
@@ -110,16 +110,16 @@ class Report:
     timings
         Seconds spent in each detector.
     retroactive
-        Decisions about entries that were admitted earlier, and that the batch shows in another
-        light: the rest of their group has come. The guarded stores act on them.
+        Decisions about entries that were admitted earlier and that this batch makes suspicious:
+        the rest of their group has come. The guarded stores act on them.
     spent
-        Share of all entries since the calibration that was ever held or recalled, this batch
-        included, [0, 1]: to be compared with the accepted rate. ``None`` before it. By detector and
-        source it is in ``guard.status()``.
+        Share of all entries since the calibration, this batch included, that were ever held or
+        recalled, [0, 1]: compare it with the accepted rate. ``None`` before the calibration.
+        ``guard.status()`` has it by detector and source.
     calibrated_at
-        Size of the knowledge base at which the thresholds were taken; ``None`` for default ones.
+        Size of the knowledge base when the thresholds were set; ``None`` for default thresholds.
     n_left_out
-        Entries that were plainly admitted and are not in ``batch`` any more, to save memory.
+        Number of plainly admitted entries that ``batch`` leaves out to save memory.
     """
 
     batch: Batch
@@ -135,7 +135,7 @@ class Report:
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
         """One decision per entry, in the order of the batch."""
-        # Made when asked for: nearly all are plain admissions, and a write needs none of those.
+        # Built on demand: nearly all are plain admissions, and a write needs none of those.
         decisions = [Decision(entry_id=i, verdict=Verdict.ADMIT) for i in self.batch.ids]
         for row, decision in self.remarkable.items():
             decisions[row] = decision
@@ -151,22 +151,22 @@ class Report:
 
     @property
     def flagged(self) -> tuple[Decision, ...]:
-        """Decisions to admit with a remark."""
+        """Decisions to admit an entry with a flag."""
         return self._with(Verdict.FLAG)
 
     @property
     def quarantined(self) -> tuple[Decision, ...]:
-        """Decisions to keep the entry out."""
+        """Decisions to hold an entry."""
         return self._with(Verdict.QUARANTINE)
 
     @property
     def unjudged(self) -> tuple[Unjudged, ...]:
-        """All that detectors had no opinion about."""
+        """Every case in which a detector had no opinion about an entry."""
         return tuple(item for decision in self.decisions for item in decision.unjudged)
 
     @property
     def unscreened(self) -> tuple[str, ...]:
-        """Ids of what was let in although a detector failed on it; it is screened later."""
+        """Ids of entries admitted although a detector failed on them; they are screened later."""
         rows = sorted(self.remarkable)
         decisions = (self.remarkable[row] for row in rows)
         return tuple(decision.entry_id for decision in decisions if decision.unscreened)
@@ -176,7 +176,7 @@ class Report:
         return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
 
     def noted(self, notes: Mapping[str, str]) -> Report:
-        """Return the report with remarks on entries, by id, beside what their decisions say."""
+        """Return the report with these notes, by entry id, added to those of the decisions."""
         if not notes:
             return self
         changed = dict(self.remarkable)
@@ -197,7 +197,7 @@ class Report:
         Raises
         ------
         ImportError
-            If pandas, which RAGShield does not require, is not installed.
+            If pandas is not installed; RAGShield does not require it.
         """
         try:
             import pandas as pd  # noqa: PLC0415 - optional, and slow to import
@@ -207,7 +207,7 @@ class Report:
         return pd.DataFrame.from_records(self.to_records())
 
     def to_json(self) -> str:
-        """Return everything but texts and vectors as JSON."""
+        """Return everything except texts and vectors as JSON."""
         return json.dumps(
             {
                 "decisions": [_decision_to_dict(decision) for decision in self.decisions],
@@ -236,8 +236,8 @@ class Report:
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry.
 
-        It says how many detectors do not act for now (:attr:`skipped` names them), and how many
-        entries none had an opinion about.
+        They include the detectors that do not act for now (:attr:`skipped` names them), and the
+        entries that no detector could judge.
         """
         missing = len(self.not_judged()) if self.scores else 0
         unscreened = len(self.unscreened)
@@ -257,7 +257,7 @@ class Report:
         return f"<Report {self.summary()}>"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.table import Table  # noqa: PLC0415 - only needed to display a report
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(title=self.summary())
@@ -304,7 +304,7 @@ class Report:
         return rows
 
 
-# Score, threshold and p are the first detector's, which convinced most.
+# Score, threshold and p belong to the first detector, which has the strongest finding.
 _COLUMNS = ("entry", "verdict", "found by", "score", "threshold", "p", "why")
 _NUMBERS = ("score", "threshold", "p")
 _FIGURES = {"score": ".3f", "threshold": ".3f", "p_value": ".4f"}
@@ -334,11 +334,11 @@ def _decision_to_dict(decision: Decision) -> dict[str, Any]:
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON-ready values; :func:`finding_from_dict` is the way back."""
+    """Return a finding as JSON-ready values; :func:`finding_from_dict` reads them."""
     return {
         "detector": finding.detector,
         "entry_id": finding.entry_id,
-        "score": float(finding.score),  # plug-ins may give NumPy's
+        "score": float(finding.score),  # plug-ins may return NumPy floats
         "threshold": float(finding.threshold),
         "p_value": None if finding.p_value is None else float(finding.p_value),
         "evidence": finding.evidence,
@@ -362,7 +362,7 @@ def finding_from_dict(values: Mapping[str, Any]) -> Finding:
 
 
 def accusers(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
-    """Return, by id, the names of the detectors that accuse an entry; none without a finding."""
+    """Return the names of the detectors that accuse an entry, by its id; accused entries only."""
     return {
         d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
         for d in decisions
@@ -371,7 +371,7 @@ def accusers(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
 
 
 def by_strength(decision: Decision) -> list[Finding]:
-    """Return the findings, by p-value, else by how far they are above the threshold."""
+    """Return the findings by p-value, then by their distance above the threshold."""
     return sorted(
         decision.findings,
         key=lambda f: (1.0 if f.p_value is None else f.p_value, f.threshold - f.score),
@@ -388,11 +388,11 @@ def why(decision: Decision) -> str:
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """Return hostile text fit to be shown: one line, no control characters, at most ``limit``.
+    """Return hostile text in a form that is safe to show: one line of at most ``limit`` characters.
 
-    Control and format characters (terminal escapes, bidirectional overrides, zero-width ones) are
-    shown as their code points, so that what is read is what is there. Bytes, which somebody may
-    have put into a text column of SQLite, are shown as Python writes them.
+    Control and format characters (terminal escapes, bidirectional overrides, zero-width characters)
+    are shown as code points, so that they hide nothing. Bytes, which a text column of SQLite may
+    contain, are shown as Python writes them.
     """
     text = text if isinstance(text, str) else repr(text)
     shown = "".join(

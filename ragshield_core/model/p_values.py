@@ -1,4 +1,4 @@
-"""Scores of known-clean entries turn into p-values and thresholds."""
+"""P-values and thresholds from the scores of known-clean entries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.errors import CalibrationError
 
-# A product of the same two vectors differs in its last bits with the shape of the matrix that it
-# stands in; an entry must not be condemned for being equal to a clean one but for that.
+# The product of the same two vectors differs in its last bits with the shape of the matrix; this
+# difference alone must not condemn an entry that equals a clean one.
 TIE = 1e-9
 
 
@@ -27,9 +27,9 @@ def clean_entries_needed(alpha: float) -> int:
 
 
 def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return scores in float32, none of them lower than it was; what is that already as it is.
+    """Return scores in float32, rounded up; scores that fit into float32 stay the same.
 
-    So that no clean entry is beyond what is taken from its own score.
+    This way no clean entry scores above a threshold that was taken from its own score.
 
     >>> rounded_up(np.array([0.1, 0.3, 0.5])).tolist()
     [0.10000000149011612, 0.30000001192092896, 0.5]
@@ -56,7 +56,7 @@ class Calibration:
 
     @classmethod
     def of(cls, clean_scores: NDArray[np.floating[Any]]) -> Self:
-        """Build from scores in any order, shape (n_clean,); float32 stays what it is."""
+        """Build from scores in any order, shape (n_clean,); float32 scores stay float32."""
         given = np.asarray(clean_scores)
         ordered = np.sort(given if given.dtype == np.float32 else given.astype(np.float64))
         if ordered.size == 0:
@@ -71,8 +71,8 @@ class Calibration:
         return len(self.clean_scores)
 
     def as_high(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-        """Return how many clean entries score as high, shape (n_entries,)."""
-        # Of their type, or all clean ones would be copied.
+        """Return how many clean entries score at least as high, shape (n_entries,)."""
+        # In the type of the clean scores: another type would copy all of them.
         given = (np.asarray(scores) - TIE).astype(self.clean_scores.dtype)
         below = np.searchsorted(self.clean_scores, given, side="left")
         return np.asarray(len(self.clean_scores) - below, dtype=np.int64)
@@ -91,10 +91,10 @@ class Calibration:
 class JointCalibration:
     """Scores of several detectors for the same known-clean entries.
 
-    Every detector acts on the same share of clean entries, which is as large as the rate accepted
-    for all of them together allows: detectors that suspect the same entries, or next to none,
-    leave their part of it to the others. Adding up (Bonferroni) would waste it.
-    :class:`~ragshield_core.model.support.Support` adds up what several find a little unusual.
+    Every detector acts on the same share of clean entries, the largest that keeps all detectors
+    together within the accepted rate: detectors that suspect the same entries, or next to none,
+    leave their part of it to the others. A Bonferroni correction would waste that part.
+    :class:`~ragshield_core.model.support.Support` adds up the weak evidence of several detectors.
 
     Parameters
     ----------
@@ -102,16 +102,16 @@ class JointCalibration:
         Per detector, shape (n_clean,); the same entry has the same row, NaN where the detector
         could not judge it.
     floors
-        Per detector, the score up to which it never acts; none where it is left out.
+        Per detector, the score up to which it never acts. A detector that is left out has no floor.
     n_doubtful
-        How many entries were left out of the sample because they are far from everything usual,
-        and nobody can say whether they are clean. They count as clean up to half of the accepted
-        rate: if all of them were, the rate is exceeded by their share less that half; if none, half
-        of it is lost.
+        Number of entries that the sample leaves out because they are far from everything usual and
+        may or may not be clean. They count as clean up to half of the accepted rate: if all of them
+        are clean, the rate is exceeded by their share less that half; if none is, half of the rate
+        is lost.
 
     spent
-        Shape (n_clean,): which entries were beyond a threshold of :meth:`recall_thresholds` before,
-        in an earlier calibration; ``None`` for none.
+        Shape (n_clean,): True for entries that were beyond a threshold of :meth:`recall_thresholds`
+        in an earlier calibration; ``None`` if there are none.
 
     Attributes
     ----------
@@ -129,9 +129,9 @@ class JointCalibration:
 
     Notes
     -----
-    The rarest of an entry's scores, as the share of clean entries that reach it, is itself a score
-    whose ranks are symmetric in clean and new entries, so that the reasoning behind conformal
-    p-values holds for it.
+    Take the rarest of an entry's scores, as the share of clean entries that reach it. This share is
+    itself a score whose ranks are symmetric in clean and new entries, so that the reasoning behind
+    conformal p-values holds for it.
 
     Examples
     --------
@@ -168,8 +168,8 @@ class JointCalibration:
     def _rarest(self, *, unspent: bool = False) -> NDArray[np.float64]:
         """Return the share that reaches the rarest score of each clean entry, ascending.
 
-        Of a million entries it is as large as all scores of a detector, and asked for when
-        thresholds are taken: it is not kept.
+        The result is not kept: for a million entries it is as large as all scores of a detector,
+        and only new thresholds need it.
         """
         rarest = np.full(len(self.spent), np.nan)  # of all detectors that judged an entry
         for name, calibration in self.calibrations.items():
@@ -181,28 +181,28 @@ class JointCalibration:
         return np.sort(rarest[~np.isnan(rarest) & ~(self.spent & unspent)])
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
-        """Return the score above which a detector acts, for each that judged enough entries.
+        """Return the score above which each detector acts, for those that judged enough entries.
 
         Parameters
         ----------
         alpha
-            Accepted share of clean entries acted on, by all detectors together, (0, 1).
+            Accepted share of clean entries that all detectors together act on, (0, 1).
         confidence
-            Probability, over the draw of the clean sample, that the rate is kept.
+            Probability, over the draw of the clean sample, of keeping the rate.
 
         Raises
         ------
         CalibrationError
-            If the sample is too small to justify ``alpha`` even in expectation; names the size
-            that would do.
+            If the sample is too small to justify ``alpha`` even in expectation; names a sufficient
+            size.
 
         Notes
         -----
-        Above the m-th largest of n clean values lies a share of clean entries that is distributed
-        as Beta(m, n + 1 - m), with mean m / (n + 1). The largest m that keeps the mean within
-        alpha is lowered until the share is within alpha with the wanted confidence, but only as
-        far as every detector keeps a clean score to compare with: a sample that is large enough
-        in expectation is not refused for the confidence.
+        The share of clean entries above the m-th largest of n clean values is distributed as
+        Beta(m, n + 1 - m), with mean m / (n + 1). The largest m that keeps the mean within alpha is
+        lowered until the share is within alpha with the wanted confidence, as long as every
+        detector keeps a clean score to compare with: a sample that is large enough in expectation
+        is not refused for the confidence.
         """
         n = self._n_clean
         largest, sure = self.ranks(alpha, confidence)
@@ -214,16 +214,16 @@ class JointCalibration:
             needed = clean_entries_needed(alpha / (1 if largest < 1 else self._rank_for(first)))
             msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
             raise CalibrationError(msg)
-        if first > largest:  # many entries tie with the highest score: nothing below them will do
+        if first > largest:  # many entries tie with the highest score: only a threshold above works
             share = float(shares[0]) - 0.5 / self._most
         else:
             share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
-        return self._at(share)  # never empty: one entry or more of those that most were judged by
+        return self._at(share)  # never empty: at least one entry of the detector that judged most
 
     def recall_thresholds(
         self, alpha: float, confidence: float, recalled: float | None = None
     ) -> dict[str, float]:
-        """Return the score above which a detector may recall what was admitted, over a lifetime.
+        """Return the score above which each detector may recall admitted entries, over a lifetime.
 
         Parameters
         ----------
@@ -231,18 +231,18 @@ class JointCalibration:
             As of :meth:`thresholds`.
         recalled
             Accepted share of clean entries that are ever beyond these thresholds, (0, 1). ``None``
-            for what the confidence leaves of ``alpha``.
+            for the part of ``alpha`` that the confidence leaves over.
 
         Notes
         -----
-        An entry is judged once when it comes, and again whenever something comes near to it: each
-        look has its chance to be wrong. Alpha is therefore spent (Lan and DeMets, "Discrete
-        sequential boundaries for clinical trials", Biometrika 70, 1983): with every calibration
-        the thresholds stand so high that no more of the sample than the accepted share were ever
-        beyond those of any calibration, this one included. What the sample would have suffered is
-        what other clean entries of its age suffer, in expectation, as the one is exchangeable with
-        the others. At least the highest score is a threshold, so that a sample too small for the
-        share recalls nothing that is less unusual than all of it.
+        An entry is judged when it comes, and again whenever a new entry is near to it: each look
+        may be wrong. Alpha is therefore spent (Lan and DeMets, "Discrete sequential boundaries for
+        clinical trials", Biometrika 70, 1983): every calibration sets its thresholds so high that
+        at most the accepted share of the sample was ever beyond the thresholds of any calibration,
+        this one included. In expectation, other clean entries of the same age are recalled as often
+        as the sample would have been, since they are exchangeable with it. A threshold is at most
+        the highest score, so that a sample too small for the share recalls only entries that are
+        more unusual than all of it.
         """
         largest, sure = self.ranks(alpha, confidence)
         rank = largest - sure
@@ -255,7 +255,7 @@ class JointCalibration:
         return self._at(float(unspent[min(rank, len(unspent)) - 1]))
 
     def beyond(self, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
-        """Return which clean entries are beyond a threshold, shape (n_clean,)."""
+        """Return whether each clean entry is beyond a threshold, shape (n_clean,)."""
         found = np.zeros(len(self.spent), dtype=np.bool_)
         for name, threshold in thresholds.items():
             if name in self.scores:
@@ -267,7 +267,7 @@ class JointCalibration:
         return self._n_judged + self.n_doubtful
 
     def ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
-        """Return which of the largest values keeps the rate in expectation, and which surely."""
+        """Return the largest ranks that keep the rate in expectation, and with confidence."""
         from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
         n = self._n_clean
@@ -277,7 +277,7 @@ class JointCalibration:
         return self._beside_doubtful(largest), self._beside_doubtful(sure)
 
     def _at(self, share: float) -> dict[str, float]:
-        """Return the thresholds that so large a share of the scores of each detector reaches."""
+        """Return, for each detector, the threshold that this share of its scores reaches."""
         thresholds = {}
         for name, calibration in self.calibrations.items():
             if rank := math.floor(share * len(calibration) + 1e-6):
@@ -289,16 +289,16 @@ class JointCalibration:
         return max(math.ceil(rank / 2), rank - self.n_doubtful)
 
     def _rank_for(self, left: int) -> int:
-        """Return the least rank of which doubtful entries leave as many."""
+        """Return the least rank of which ``left`` remain after the doubtful entries."""
         return min(2 * left - 1, left + self.n_doubtful)
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest share, accepted for all detectors together, that the sample can justify."""
+        """The smallest rate, for all detectors together, that the sample can justify."""
         rarest = self._rarest()
         first = 1 if self._tied(rarest) else int(np.count_nonzero(rarest == rarest[0]))
         return self._rank_for(first) / (len(rarest) + 1)
 
     def _tied(self, rarest: NDArray[np.float64]) -> bool:
-        """Return whether many entries tie with the highest score: one may stand above them all."""
+        """Return whether many entries tie with the highest score: a threshold may be above it."""
         return bool(rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one

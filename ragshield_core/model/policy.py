@@ -1,4 +1,4 @@
-"""The only place that knows thresholds and actions."""
+"""The policy, the only place that knows thresholds and actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ragshield_core.model.findings import Decision, Finding, Unjudged, Verdict
 from ragshield_core.model.p_values import TIE, JointCalibration
 
-# Entries of a batch that have the time budget together.
+# Number of entries that share one time budget.
 PART = 1000
 
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -25,12 +25,12 @@ class Thresholds(NamedTuple):
     recall: float = math.inf  # the same for entries that were admitted earlier
 
     def at_least(self, others: Thresholds) -> Thresholds:
-        """Return the higher of each and its counterpart."""
+        """Return the higher of each threshold and its counterpart."""
         return Thresholds(*map(max, self, others))
 
 
 class Policy(BaseModel):
-    """Expected share of *clean* entries we accept to flag and to quarantine, and what to do then.
+    """Expected share of *clean* entries we accept to flag and to quarantine, and the actions.
 
     Parameters
     ----------
@@ -41,47 +41,47 @@ class Policy(BaseModel):
         The same for flagging, at least ``quarantine_at``; ``None`` (the default) flags nothing,
         because a flag changes an entry's metadata.
     recall_at
-        Accepted share of clean entries that are ever recalled after they were admitted, over all
-        the looks that are taken at them as the knowledge base grows, at most ``quarantine_at``; see
+        Accepted share of clean entries that are ever recalled after admission, over all the times
+        that they are judged again as the knowledge base grows, at most ``quarantine_at``; see
         :meth:`~ragshield_core.model.p_values.JointCalibration.recall_thresholds`. ``None`` (the
-        default) takes what ``confidence`` leaves of ``quarantine_at``, about a third, so that both
-        together stay within it.
+        default) takes the part of ``quarantine_at`` that ``confidence`` leaves over, about a third,
+        so that both together stay within it.
     confidence
-        How sure to be that the rate is kept, over the draw of the clean sample: thresholds keep
-        it in expectation with 0.5 or so, and are a little stricter for more. The default 0.9
-        rather than a coin toss; a sample too small for this confidence but large enough in
+        Probability of keeping the rate, over the draw of the clean sample: with about 0.5,
+        thresholds keep it in expectation; higher values make them a little stricter. The default
+        0.9 avoids a coin toss; a sample too small for this confidence but large enough in
         expectation is used as it is. Source: Vovk, "Conditional validity of inductive conformal
         predictors", Machine Learning 92, 2013.
     on_detect
         ``"quarantine"`` holds suspicious entries and writes the others; ``"raise"`` raises
         :class:`~ragshield_core.model.errors.PoisonedEntryError` before anything is written.
     fail_open
-        What becomes of entries on which a detector fails: it raises, or runs over its time budget.
+        Whether to admit entries on which a detector fails: it raises, or exceeds its time budget.
         By default they are held with a note that says so, since a failure is not a pass. ``True``
-        admits what the other detectors admit; an event and the report name it
-        (:attr:`Report.unscreened <ragshield_core.Report.unscreened>`), and it is screened again
-        once the detector works. Reads of an opened guard go on by what was last known to be held
-        while the database is away, rather than raise. What would not be recorded is admitted in no
-        case: writes raise then.
+        admits them if the other detectors do; an event and the report name them
+        (:attr:`Report.unscreened <ragshield_core.Report.unscreened>`), and they are screened again
+        once the detector works. While the database is away, reads of an opened guard do not raise
+        but leave out the entries last known to be held. Writes raise then: no entry is admitted
+        without a record.
     time_budget
         Seconds that a detector may take for a batch of up to 1,000 entries, in proportion for a
-        larger one. If it takes longer, one that judges each entry by itself is asked about them one
-        after the other, and has failed on those alone that take a quarter of that time; another has
-        failed on the batch. The call is left behind, and later batches are judged. The default is
-        hundreds of times what a built-in detector takes, so that only one that hangs is stopped.
-        ``None`` waits for ever.
+        larger one. A detector that takes longer has failed on the batch, unless it judges each
+        entry by itself: then it is asked about one entry after the other, and has failed only on
+        those that take a quarter of that time. The slow call is abandoned, and later batches are
+        judged. The default is hundreds of times the time of a built-in detector, so that it stops
+        only a detector that hangs. ``None`` waits for ever.
     on_shift
-        What becomes of suspicious entries of a source that is asked about, see
-        ``guard.sources.questions()``: far more of it is held than of clean entries, so that it is a
-        new source or a mass attack. ``"hold"`` goes on holding them, until a person
-        decides; ``"flag"`` writes them with a flag, unless a detector objects that needs no
-        comparison with the knowledge base, such as one of instructions. An attacker can open the
-        question about his own source, so that ``"flag"`` lets his groups in; ``"raise"`` raises
+        The action on suspicious entries of a source with an open question, see
+        ``guard.sources.questions()``: far more of its entries are held than of clean ones, so that
+        it is a new source or a mass attack. ``"hold"`` goes on holding them until a person decides.
+        ``"flag"`` writes them with a flag, unless a detector objects that needs no comparison with
+        the knowledge base, such as one of instructions; an attacker can open the question about his
+        own source, so that ``"flag"`` lets his groups in. ``"raise"`` raises
         :class:`~ragshield_core.model.errors.PoisonedEntryError` before anything is written.
     metadata_values, metadata_characters
-        How much metadata an entry may have, all values in lists and mappings counted. An entry with
-        more is held, with the keys that fit: one of 6,000 values stops a Chroma collection for
-        good. What LlamaIndex says of a node beside its metadata counts as one value.
+        Most metadata that an entry may have, counting all values in lists and mappings. An entry
+        with more is held, with the keys that fit: one of 6,000 values stops a Chroma collection for
+        good. The fields of a LlamaIndex node beside its metadata count as one value.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The
         default admits them, so that a guard without labels or with an empty knowledge base does
@@ -140,7 +140,7 @@ class Policy(BaseModel):
     ) -> dict[str, Thresholds]:
         """Return, per detector, the scores above which entries are flagged and quarantined.
 
-        ``rules`` are the default thresholds of detectors, in force for those not calibrated.
+        ``rules`` are the default thresholds, in force for detectors without a calibration.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class Policy(BaseModel):
     ) -> Decision:
         """Return what becomes of one entry; pure.
 
-        Findings are each above the threshold for flagging; ``judged`` says whether any detector had
+        Each finding is above the threshold for flagging; ``judged`` says whether any detector had
         an opinion.
         """
         note = None
@@ -194,5 +194,5 @@ class Policy(BaseModel):
         )
 
     def time_for(self, n_entries: int) -> float | None:
-        """Return how many seconds a detector may take for a batch; ``None`` for any."""
+        """Return the seconds that a detector may take for a batch; ``None`` without a limit."""
         return None if self.time_budget is None else self.time_budget * max(1.0, n_entries / PART)

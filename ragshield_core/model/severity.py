@@ -1,15 +1,15 @@
-"""How much harm entries do to answers, if they are an attack: by what was found, and by numbers."""
+"""Severity of a case: the harm that its entries would do to answers if they are an attack."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
 
-# Places of a retrieval that a model reads, by what frameworks retrieve by default, and how many of
-# them are most.
+# Number of retrieved entries that a model reads, the default of frameworks, and the smallest
+# majority of them.
 TOP = 5
 MOST = TOP // 2 + 1
-# Detectors by whose findings the effect is told. A group's evidence names its members, whichever
+# Detectors whose findings decide the severity. A group's evidence names its members, whichever
 # detector has found them.
 GROUP, ORDER, HIDDEN, QUESTION = "clique", "instruction", "hidden_text", "leading_question"
 
@@ -17,11 +17,11 @@ GROUP, ORDER, HIDDEN, QUESTION = "clique", "instruction", "hidden_text", "leadin
 class Severity(StrEnum):
     """How much harm a case does to answers, worst first."""
 
-    CRITICAL = "critical"  # hidden orders, or most of what is retrieved for a topic
+    CRITICAL = "critical"  # hidden orders, or most of the entries retrieved for a topic
     HIGH = "high"  # orders, hidden text, or the first answer to its question
-    MEDIUM = "medium"  # part of what is retrieved for a topic
+    MEDIUM = "medium"  # some of the entries retrieved for a topic
     LOW = "low"  # one entry with no such effect
-    UNKNOWN = "unknown"  # nothing is calibrated that speaks against it
+    UNKNOWN = "unknown"  # no calibrated detector has a finding against it
 
 
 MEANINGS = {
@@ -38,12 +38,12 @@ def severity_by(detectors: Collection[str], n: int, places: int | None = None) -
     Parameters
     ----------
     detectors
-        Names of those that have found any of them.
+        Names of the detectors that found any of the entries.
     n
-        How many entries there are.
+        Number of entries.
     places
-        How many of the first :data:`TOP` places on their topic are theirs. ``None`` where nobody
-        has looked: members of a group are near to each other, so that each takes a place.
+        How many of the first :data:`TOP` results on their topic are theirs. ``None`` if unknown:
+        members of a group are near to each other, so each is taken to be one of these results.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Evidence of several detectors against one entry adds up."""
+"""Sum of the evidence of several detectors against one entry."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.p_values import TIE, Calibration, JointCalibration
 
-# A score that fewer than one clean entry in twenty reaches supports what other detectors say of the
-# same entry. Commoner ones say nothing. With .02 and .1 the same attacks were found, give or take
-# two in a hundred.
+# A score that fewer than one clean entry in twenty reaches supports the findings of other detectors
+# on the same entry. More common scores are no evidence. With .02 and .1 the same attacks were
+# found, give or take two in a hundred.
 SUPPORTS = 0.05
-# Detectors may act on one clean entry more where they act on so many anyway.
+# From this rank on, detectors may act on one more clean entry.
 ENOUGH = 10
-# The share of clean entries that detectors, taken together, find unusual.
+# Share of clean entries that detectors, taken together, find unusual.
 UNUSUAL = 0.02
 
 
 class Support:
-    """Detectors suspect an entry together that none of them suspects by itself.
+    """Joint evidence: several detectors suspect an entry that none of them suspects by itself.
 
     An attack is often unusual in more than one way: it repeats a question, claims to be
-    authoritative, resembles its like. Clean entries seldom are. Surprise adds up (Fisher's product
-    of p-values, of the small ones): a detector that would act on one clean entry in a thousand by
-    itself acts on one in a hundred where another detector says the same of one in two hundred.
+    authoritative, resembles other entries of its kind. Clean entries seldom are. Surprise adds up
+    (Fisher's product of p-values, of the small ones): a detector that would act on one clean entry
+    in a thousand by itself acts on one in a hundred if another finds it as rare as one in 200.
 
-    Detectors may act on ``rank`` of the clean entries, by themselves, above ``thresholds``, and
-    together. Where the same clean entries are unusual in many ways, as when detectors look at the
-    same thing, as much surprise is asked for as keeps to it.
+    Detectors may act on ``rank`` of the clean entries in all, by themselves above ``thresholds`` or
+    together. If the same clean entries are unusual in many ways, as when detectors look at the same
+    thing, acting together takes more surprise, to keep to this rank.
 
     References
     ----------
@@ -59,9 +59,9 @@ class Support:
             says, alone, _ = self._says(names, scores, limits, itself=1)
             by_themselves = says.max(axis=0) >= alone - TIE
             together = np.sort(says.sum(axis=0)[~by_themselves])[::-1]
-            # Ties leave some of the rate, and the confidence leaves room for one entry more.
+            # Ties leave part of the rate unused, and the confidence leaves room for one more entry.
             left = max(int(rank >= ENOUGH), rank - int(np.count_nonzero(by_themselves)))
-            if left > 0:  # as for thresholds, the last one of them is not acted on
+            if left > 0:  # as with thresholds, detectors do not act on the last of them
                 self._enough = float(together[left - 1]) if left <= len(together) else 0.0
             everything = np.sort(says.sum(axis=0))[::-1]
             self._unusual = float(everything[int(UNUSUAL * len(everything))])
@@ -69,11 +69,11 @@ class Support:
     def limits(
         self, scores: Mapping[str, NDArray[np.float64]], alone: Mapping[str, NDArray[np.float64]]
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the score above which each detector acts on each entry, given what others say.
+        """Return the score above which each detector acts on each entry, beside the other scores.
 
-        As ``alone``, the scores above which each acts by itself, and lower where detectors suspect
-        an entry together. All that support each other are above their limits then. All are by
-        detector, shape (n_entries,); scores are NaN without an opinion.
+        ``alone`` are the scores above which each detector acts by itself. The limits equal them,
+        and are lower where several detectors suspect an entry: all of these exceed their limits
+        then. All are by detector, shape (n_entries,); scores are NaN without an opinion.
         """
         names = [name for name in scores if name in self._known and name in alone]
         found = dict(alone)
@@ -96,7 +96,7 @@ class Support:
     def unusual(
         self, scores: Mapping[str, NDArray[np.float64]], alone: Mapping[str, NDArray[np.float64]]
     ) -> NDArray[np.bool_]:
-        """Return which entries detectors find unusual, taken together, if not enough to act.
+        """Return whether detectors together find each entry unusual, even if too little to act.
 
         Parameters are those of :meth:`limits`.
         """
@@ -113,10 +113,10 @@ class Support:
         alone: Mapping[str, NDArray[np.float64]],
         itself: int = 0,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the surprise of each detector, how much each needs, and on which share it acts.
+        """Return each detector's surprise, the surprise that each entry needs, and acted-on shares.
 
-        Surprise is measured from where a detector acts by itself: what people released or adopted
-        raises that. Shapes are (n_detectors, n_entries), (n_entries,) and (n_detectors, n_entries).
+        Surprise counts from the limit above which a detector acts by itself, which releases and
+        adoptions raise. Shapes: (n_detectors, n_entries), (n_entries,), (n_detectors, n_entries).
         """
         own = np.stack([_share(self._known[name], alone[name]) for name in names])
         rare = np.stack(
@@ -137,7 +137,7 @@ def _share(calibration: Calibration, limits: NDArray[np.float64]) -> NDArray[np.
 def _rarity(
     calibration: Calibration, scores: NDArray[np.float64], floor: float, itself: int
 ) -> NDArray[np.float64]:
-    """Return p-values; 1 where a detector says nothing. Clean entries are not counted twice."""
+    """Return p-values; 1 for scores up to the floor. Clean entries are not counted twice."""
     known = np.nan_to_num(scores, nan=-np.inf)
     p_values = calibration.p_values(known) - itself / (len(calibration) + 1.0)
     return np.where(known > floor, p_values, 1.0)

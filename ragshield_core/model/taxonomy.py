@@ -1,4 +1,4 @@
-"""The ids of risks, techniques, requirements and weaknesses that findings carry."""
+"""Ids of the risks, techniques, requirements and weaknesses that findings carry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 
 class Framework(StrEnum):
-    """Who defines an id."""
+    """The framework that defines an id."""
 
     ATLAS = "MITRE ATLAS"
     OWASP_2025 = "OWASP Top 10 for LLM Applications 2025"
@@ -20,20 +20,20 @@ class Framework(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What an id stands for."""
+    """The meaning of an id."""
 
     title: str
     framework: Framework
 
 
-# A risk of the OWASP Top 10 in both editions: the numbers changed, and dashboards ask for either.
+# Risks of the OWASP Top 10 in both editions: the numbers changed, and dashboards use either.
 INJECTION = ("LLM01:2025", "LLM01:2026")
 POISONING = ("LLM04:2025", "LLM05:2026")
 VECTORS = ("LLM08:2025", "LLM09:2026")
 MISINFORMATION = ("LLM09:2025", "LLM07:2026")
 PAIRS = (INJECTION, POISONING, VECTORS, MISINFORMATION)
 
-# AISVS numbers its requirements anew with each version, so that an id names the version.
+# AISVS renumbers its requirements with each version, so an id names the version.
 OUTLIERS = "AISVS:v1.0-C8.2.2"
 CRAFTED = "AISVS:v1.0-C8.2.4"
 
