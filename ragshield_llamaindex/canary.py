@@ -1,4 +1,4 @@
-"""LlamaIndex's indexes, retrievers, engines and models, as canaries ask them."""
+"""Canary access to LlamaIndex's indexes, retrievers, engines and models."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_behind
 
 
 def knowledge_base(source: Any) -> KnowledgeBase | None:
-    """Return what an index, a retriever or an engine asks."""
+    """Return the knowledge base behind an index, a retriever or an engine."""
     if isinstance(source, BaseIndex):
-        # By a new retriever each time: older ones do not see what is inserted.
+        # A new retriever for each query: older ones do not see nodes inserted later.
         kind = GuardedIndex if isinstance(source, GuardedVectorStoreIndex) else Asked
         return kind(source, lambda text, k: source.as_retriever(similarity_top_k=k).retrieve(text))
     if isinstance(source, BaseRetriever | BaseQueryEngine):
         ask: Any = source.retrieve  # engines pass a text on to their retriever
-        return Asked(source, lambda text, _k: ask(text))  # how many is their own affair
+        return Asked(source, lambda text, _k: ask(text))  # they choose the number of results
     return None
 
 
@@ -58,14 +58,14 @@ def answerer(source: Any) -> Callable[[str], Any] | None:
 
 
 class Asked(FunctionKnowledgeBase):
-    """What has a model and a store, or an index with one, inside."""
+    """A knowledge base with a model and a store inside, or an index with one."""
 
     def __init__(self, source: Any, find: Callable[[str, int], Any]) -> None:
         super().__init__(find)
         self._source = source
 
     def size(self) -> int | None:
-        """Return how many nodes the index behind it holds; None where nobody can be asked."""
+        """Return the number of nodes in the index behind it; None if it cannot be counted."""
         index = getattr(self._source, "_index", self._source)
         if not isinstance(index, VectorStoreIndex):
             return None
@@ -76,7 +76,7 @@ class Asked(FunctionKnowledgeBase):
 
     @property
     def embedder(self) -> Any:
-        """Its model."""
+        """The source's embedding model."""
         return getattr(self._source, "_embed_model", None)
 
 
@@ -85,6 +85,6 @@ class GuardedIndex(Asked):
 
     @property
     def guarded(self) -> Guarded:
-        """The index, which holds what it recalls."""
+        """The index, which holds the nodes that it recalls."""
         index: Guarded = self._source
         return index

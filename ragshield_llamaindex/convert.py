@@ -1,4 +1,4 @@
-"""LlamaIndex nodes to entries and back."""
+"""Conversion of LlamaIndex nodes to entries and back."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from ragshield_core.store.malformed import Columns, unusable
 
 logger = logging.getLogger("ragshield")
 
-# The one scalar metadata key that a flagged node gains: the detectors that flagged it.
+# The scalar metadata key that a flagged node gains; its value names the detectors.
 FLAG_KEY = "ragshield_flag"
 
-# Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
+# Metadata key that SentenceWindowNodeParser sets and MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
 
-# Readers set it, and LlamaIndex embeds it with each node: texts of one folder look alike by it.
+# Readers set it, and LlamaIndex embeds it with each node: it makes texts of one folder look alike.
 PATH_KEY = "file_path"
-# From so many nodes on, half of which have a path of at least this share of their text, it is said.
+# Warn from this many nodes on if half have a path at least this share of their text's length.
 FEWEST_PATHS, LONG_PATH = 10, 0.25
 
 # Fields of nodes that hold an image.
@@ -55,12 +55,12 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 NUMBERS = frozenset({float, int})
 
-# What fields of wrong types, templates and texts bring about.
+# Exceptions that malformed fields, templates and texts cause.
 BROUGHT_ABOUT = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 class Keyed(BaseModel):
-    """A component that is told where a node's metadata says what is claimed about it."""
+    """A component with settings for the metadata keys of a node's claims."""
 
     label_key: str = Field(default="label", description="Metadata key of a node's label.")
     lineage_key: str | None = Field(
@@ -70,30 +70,30 @@ class Keyed(BaseModel):
 
     @property
     def keys(self) -> MetadataKeys:
-        """Where metadata says what belongs to a revision."""
+        """The metadata keys of a revision's claims."""
         return MetadataKeys.of(self.label_key, self.lineage_key)
 
 
 def text_of(node: BaseNode) -> str:
-    """Return the text that is judged: what was written, without metadata."""
+    """Return the text that detectors judge: the node's own, without metadata."""
     return node.get_content(metadata_mode=MetadataMode.NONE)
 
 
 def context_of(node: BaseNode) -> str | None:
-    """Return what a language model may read of a node beside its text; ``None`` for nothing.
+    """Return the text that a language model may read beside a node's own; ``None`` for nothing.
 
-    That is its metadata, as templates and excluded keys have it (``MetadataMode.LLM``), marks of
-    what people do not see in its text, windows of text around it, which postprocessors put in its
-    place, and the node that an ``IndexNode`` stands for, which retrievers return in its place.
+    It consists of the metadata, as templates and excluded keys render it (``MetadataMode.LLM``),
+    marks of hidden content, windows of text that postprocessors put in the node's place, and the
+    node behind an ``IndexNode``, which retrievers return in its place.
 
     Raises
     ------
     InvalidBatchError
-        If it cannot be rendered, or is an object that answers by itself; names the node.
+        If the node cannot be rendered, or stands for an engine or retriever; names the node.
     """
     text = text_of(node)
     shown, body, marks = _shown(node), text.strip(), node.metadata.get(HIDDEN_KEY)
-    # As it stands in a prompt, without its text where that stands apart.
+    # The rendered node, without its text if that stands on lines of its own.
     beside = shown.strip()
     if body:
         before, _, after = shown.rpartition(body)
@@ -108,12 +108,12 @@ def context_of(node: BaseNode) -> str | None:
 
 
 def _behind(node: BaseNode) -> BaseNode | None:
-    """Return the node that a node stands for, if it stands for one.
+    """Return the node that an ``IndexNode`` stands for; ``None`` for other nodes.
 
     Raises
     ------
     InvalidBatchError
-        If it stands for an object that answers by itself; names the node.
+        If it stands for another object, such as an engine; names the node.
     """
     if not isinstance(node, IndexNode) or node.obj is None:
         return None
@@ -129,12 +129,12 @@ def _behind(node: BaseNode) -> BaseNode | None:
 
 
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
-    """Return metadata that holds a text with more around it, or says that it is a window."""
+    """Return metadata values that contain the text and more, or are marked as a window."""
     return [metadata[key] for key in window_keys(metadata, text)]
 
 
 def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
-    """Return the keys of such metadata; none of what is no metadata."""
+    """Return the keys of such metadata values; an empty list for malformed metadata."""
     if not isinstance(metadata, Mapping):
         return []
     return [
@@ -147,7 +147,7 @@ def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
 
 
 def _shown(node: BaseNode) -> str:
-    """Return a node as it stands in a prompt.
+    """Return a node as rendered in a prompt.
 
     Raises
     ------
@@ -156,8 +156,8 @@ def _shown(node: BaseNode) -> str:
     """
     try:
         return node.get_content(metadata_mode=MetadataMode.LLM)
-    except Exception as error:  # noqa: BLE001 - whatever a hostile template brings about
-        # Not from the error: its message may quote the template.
+    except Exception as error:  # noqa: BLE001 - a hostile template may raise anything
+        # No chaining: the error's message may quote the template.
         msg = (
             f"node {node.node_id!r} cannot be put into a prompt ({type(error).__name__}), expected "
             "templates of metadata_str and content, key and value; repair text_template or "
@@ -169,12 +169,12 @@ def _shown(node: BaseNode) -> str:
 def columns_of(
     nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
 ) -> Columns:
-    """Return nodes as columns, with what cannot be read or kept of them.
+    """Return nodes as columns, with the reasons why some cannot be read or kept.
 
     Raises
     ------
     InvalidBatchError
-        If something is no node, or no node has a vector: mistakes of whoever calls, not of single
+        If an item is not a node, or no node has a vector: mistakes of the caller, not of single
         nodes.
     """
     rows = _rows(nodes, keys)
@@ -193,9 +193,9 @@ def columns_of(
 
 
 def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return nodes with vectors as a batch that can be turned back into them.
+    """Return nodes with vectors as a batch that can be converted back to nodes.
 
-    The batch shares nothing with them, and has no claims that cannot be used.
+    The batch shares no objects with the nodes and omits unusable claims.
     """
     vectors = [node.get_embedding() for node in nodes]
     return Batch.of(embeddings=vectors, **_by_column(_rows(nodes, keys)))
@@ -207,12 +207,12 @@ def _by_column(rows: Sequence[_Row]) -> dict[str, list[Any]]:
 
 
 def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
-    """Refuse what is no node, or cannot be judged and kept as it is.
+    """Check that all items are nodes that can be judged and kept unchanged.
 
     Raises
     ------
     InvalidBatchError
-        Names the first of them, by its id or its place.
+        Names the first that is not, by its id or position.
     """
     rows = _rows(nodes, keys)
     unused = unusable([row.id for row in rows], [row.text for row in rows])
@@ -225,13 +225,13 @@ def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
 
 @contextmanager
 def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
-    """Name the node that is in the way of what LlamaIndex does with all of them, if one is.
+    """Name the malformed node that makes an operation of LlamaIndex on all nodes fail, if any.
 
     Raises
     ------
     InvalidBatchError
-        In place of what hostile fields bring about within, where :func:`check_nodes` refuses a
-        node. A lost connection, say, is raised as it is.
+        In place of an exception that a malformed field causes, if :func:`check_nodes` refuses a
+        node. Other errors, such as a lost connection, are raised unchanged.
     """
     try:
         yield
@@ -241,17 +241,17 @@ def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
         try:
             check_nodes(nodes, keys)
         except InvalidBatchError as refused:
-            raise refused from None  # what was raised may quote what stands in the node
+            raise refused from None  # the original message may quote the node
         raise
 
 
 def check_are_nodes(nodes: Sequence[object]) -> None:
-    """Refuse what is no node: a mistake of whoever calls.
+    """Check that all items are nodes; anything else is a mistake of the caller.
 
     Raises
     ------
     InvalidBatchError
-        Names the place of the first.
+        Names the position of the first that is not.
     """
     for place, node in enumerate(nodes):
         if not isinstance(node, BaseNode):
@@ -263,15 +263,15 @@ def check_are_nodes(nodes: Sequence[object]) -> None:
 
 
 class _Row(NamedTuple):
-    """What is judged of a node, and what is kept of it."""
+    """The parts of a node that are judged, and those that are kept."""
 
-    id: Any  # a str, unless it is refused for that
+    id: Any  # a str; any other type is refused
     text: Any
     label: str | None = None
     lineage: str | None = None
     context: str | None = None
     metadata: Mapping[str, Any] = {}
-    reason: str | None = None  # why it can only be held, and in part
+    reason: str | None = None  # why it can only be held, and only in part
     refused: str | None = None  # why it can be neither stored nor held
 
 
@@ -283,8 +283,8 @@ def _rows(nodes: Sequence[BaseNode], keys: MetadataKeys) -> list[_Row]:
 def _row(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
     try:
         return _read(place, node, keys)
-    except Exception as error:  # noqa: BLE001 - whatever a careless reader or a hostile field does
-        # Not from the error: its message may quote what stands there.
+    except Exception as error:  # noqa: BLE001 - a malformed field may raise anything
+        # No chaining: the error's message may quote the field.
         refused = (
             f"{_named(place, node)} cannot be read ({type(error).__name__}), expected a node whose "
             "fields are of the types that LlamaIndex gives them"
@@ -295,7 +295,7 @@ def _row(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
 def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
     node_id, text = node.node_id, text_or_none(node)
     if not isinstance(node_id, str) or not isinstance(text, str):
-        return _Row(node_id, text)  # nothing of it can be kept
+        return _Row(node_id, text)  # none of its fields can be kept
     reasons: list[str] = []
     refused: list[str] = []
     context = None
@@ -320,10 +320,10 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
 
 
 def text_or_none(node: BaseNode) -> Any:
-    """Return the text of a node that may be odd: whatever stands there, None if unreadable."""
+    """Return the text of a possibly malformed node, of any type; None if unreadable."""
     try:
         return text_of(node)
-    except Exception:  # noqa: BLE001 - whatever stands in the way of it
+    except Exception:  # noqa: BLE001 - a malformed node may raise anything
         return getattr(node, "text", None)
 
 
@@ -333,12 +333,12 @@ def _named(place: int, node: BaseNode) -> str:
 
 
 def to_node(held: HeldEntry) -> BaseNode:
-    """Return the node that was held, with its vector if it was held with one."""
+    """Return a held node, with its vector if it has one."""
     return node_of(held.entry, held.vector.tolist() if held.vector.size else None)
 
 
 def node_of(entry: Entry, vector: list[float] | None) -> BaseNode:
-    """Return the node that an entry was made of, with that vector."""
+    """Return the node from which an entry was made, with the given vector."""
     metadata = dict(entry.metadata)
     packed = metadata.pop(NODE_KEY, None)
     described = {"type": "TextNode", "content": {"id_": entry.id}} if packed is None else packed
@@ -354,7 +354,7 @@ def _made_of(described: Mapping[str, Any], text: str) -> BaseNode:
 
 
 def source_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of the source document of an entry that :func:`to_batch` made."""
+    """Return the source document's id of an entry that :func:`to_batch` made."""
     packed = metadata.get(NODE_KEY)
     if packed is None:
         return None
@@ -363,13 +363,13 @@ def source_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def version_of(held: HeldEntry) -> tuple[str | None, str | None]:
-    """Return what the parts of one version of a document have in common: lineage and hash."""
+    """Return the lineage and hash that identify one version of a document."""
     source = to_node(held).source_node
     return held.entry.lineage, None if source is None else source.hash
 
 
 def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return nodes whose vectors are lists of Python numbers, which stores need."""
+    """Return nodes with vectors as lists of Python numbers, as stores require."""
     return [
         node
         if type(node.embedding) is list and NUMBERS.issuperset(map(type, node.embedding))
@@ -379,7 +379,7 @@ def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
 
 
 def without_path(node: BaseNode) -> BaseNode:
-    """Return a node whose path is not embedded; a changed one is a copy."""
+    """Return a node whose path is not embedded: a copy, unless it is so already."""
     if not _embeds_path(node):
         return node
     copy = node.model_copy()
@@ -388,7 +388,7 @@ def without_path(node: BaseNode) -> BaseNode:
 
 
 def warn_of_paths(nodes: Sequence[BaseNode]) -> None:
-    """Warn of vectors that say much of where files are, and little of what is in them."""
+    """Warn if vectors represent the paths of files more than their content."""
     long = [
         one
         for one in nodes
@@ -418,9 +418,9 @@ def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
 
 
 def in_stages(reports: Sequence[Report]) -> Report:
-    """Return what guards decided one after the other, each about what the one before it let pass.
+    """Return one report of guards in a row; each judged the nodes that the previous one admitted.
 
-    Where one before the last has held entries, all of the report is without vectors.
+    If a guard before the last has held entries, the whole report is without vectors.
     """
     *early, last = reports
     held = [(report, np.flatnonzero(~report.admitted)) for report in early]
@@ -445,7 +445,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
 
 
 def noting_images(report: Report) -> Report:
-    """Say of nodes that hold an image and no text that they were admitted without being judged."""
+    """Note in the report that nodes with an image and no text were admitted unjudged."""
     rows = []
     for row, (text, metadata) in enumerate(
         zip(report.batch.texts, report.batch.metadatas, strict=True)
@@ -469,12 +469,12 @@ def noting_images(report: Report) -> Report:
 def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
     """Return the nodes that a report admits; changed ones are copies.
 
-    Relationships skip what was held, windows lack it, and metadata says of flagged ones by whom,
-    unseen by models.
+    Relationships skip held nodes, windows omit them, and the metadata of flagged nodes names the
+    detectors, hidden from models.
     """
     kept = []
     for node, metadata, good in zip(nodes, report.batch.metadatas, report.admitted, strict=True):
-        if good:  # with its windows as they were admitted
+        if good:  # with its windows as admitted
             keys = window_keys(node.metadata, text_of(node))
             kept.append(with_metadata(node, {k: metadata[k] for k in keys if k in metadata}))
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
@@ -489,7 +489,7 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
 
 
 def with_metadata(node: BaseNode, changed: Mapping[str, Any]) -> BaseNode:
-    """Return a node with other values of metadata; a copy, if they differ."""
+    """Return a node with these metadata values: a copy, if they differ."""
     if all(node.metadata.get(key) == value for key, value in changed.items()):
         return node
     copy = node.model_copy()
@@ -498,9 +498,9 @@ def with_metadata(node: BaseNode, changed: Mapping[str, Any]) -> BaseNode:
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return survivors whose relationships skip what was dropped; changed ones are copies.
+    """Return survivors with relationships that skip dropped nodes; changed ones are copies.
 
-    The source document stays: it says where a node comes from, not what is stored.
+    The source document stays: it names the node's origin, not a stored node.
     """
     gone = {node.node_id: node for node in dropped}
     made = []
@@ -517,7 +517,7 @@ def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list
                 changes[kind] = _beyond(related, kind, gone)
         if changes:
             old = node.relationships
-            node = node.model_copy()  # noqa: PLW2901 - in its place
+            node = node.model_copy()  # noqa: PLW2901 - replaces it
             kept = {kind: related for kind, related in old.items() if kind not in changes}
             node.relationships = kept | {k: related for k, related in changes.items() if related}
         made.append(node)
@@ -527,8 +527,8 @@ def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list
 def _beyond(
     related: RelatedNodeInfo, kind: NodeRelationship, gone: Mapping[str, BaseNode]
 ) -> RelatedNodeInfo | None:
-    """Return the next node in that direction that is not gone."""
-    seen = set()  # relationships are claims: they may run in a circle
+    """Return the next remaining node in that direction."""
+    seen = set()  # relationships are claims and may form a cycle
     while related.node_id in gone:
         if related.node_id in seen:
             return None
@@ -549,14 +549,14 @@ def _annotated(node: BaseNode, names: str) -> BaseNode:
 
 
 def _packed(node: BaseNode) -> dict[str, Any]:
-    """Return a node's metadata with all else that it takes to make the node again.
+    """Return a node's metadata with all other fields needed to rebuild the node.
 
-    What cannot be kept is noticed here, at the door: once stored, it could not be recalled.
+    Values that cannot be kept are found here, on entry: a stored one could not be recalled.
 
     Raises
     ------
     InvalidBatchError
-        If it cannot be kept, or not be made a node again; names the node.
+        If the node cannot be kept or rebuilt; names the node.
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
@@ -565,7 +565,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
         described = {"type": node.class_name(), "content": content}
         _made_of(described, "")
         metadata = _plain(node.metadata)
-    except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
+    except Exception as error:  # noqa: BLE001 - pydantic's errors quote the values
         where = " as metadata"
         if isinstance(node.metadata, dict):
             odd = [key for key, value in node.metadata.items() if not _keeps(key, value)]
@@ -580,7 +580,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
 
 
 def check_fields(node: BaseNode) -> None:
-    """Raise where fields that are needed after the judgement are not of their types."""
+    """Raise if a field that is needed after the judgement has a wrong type."""
     if not isinstance(node.metadata, dict):
         raise TypeError
     if not all(isinstance(key, str) for key in node.metadata):
@@ -595,10 +595,10 @@ def check_fields(node: BaseNode) -> None:
 
 
 def _cut_down(place: int, node: BaseNode) -> BaseNode:
-    """Return a copy of a node without what cannot be kept.
+    """Return a copy of a node without the parts that cannot be kept.
 
-    That is some of its metadata; of one that LlamaIndex could not have made, all but the text, the
-    rest of the metadata and the source document.
+    The copy lacks some of the metadata; if LlamaIndex could not have made the node, only the text,
+    the rest of the metadata and the source document are left.
     """
     given = node.metadata if isinstance(node.metadata, dict) else {}
     kept = {key: value for key, value in given.items() if _keeps(key, value)}
@@ -610,7 +610,7 @@ def _cut_down(place: int, node: BaseNode) -> BaseNode:
     logger.info("of %s, only text, metadata and source can be kept", _named(place, node))
     made = TextNode(id_=node.node_id, text=text_of(node), embedding=None)
     made.metadata = kept
-    with suppress(Exception):  # whatever stands there
+    with suppress(Exception):  # a malformed source may raise anything
         source = node.source_node
         if source is not None and isinstance(source.node_id, str):
             made.relationships = {NodeRelationship.SOURCE: source}
@@ -621,21 +621,21 @@ def _cut_down(place: int, node: BaseNode) -> BaseNode:
 
 
 def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata that shares nothing with what was given, and that the quarantine can keep."""
+    """Return a deep copy of metadata that the quarantine can keep."""
     stored = metadata_as_stored(metadata)
     try:
         return loads(dumps(metadata))
-    except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
+    except Exception:  # noqa: BLE001 - stores keep such values as pydantic converts them
         return loads(dumps(stored))
 
 
 def metadata_as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as stores keep it: what JSON can say.
+    """Return metadata as stores keep it: as JSON values.
 
     Raises
     ------
     ValueError
-        If it cannot be said in JSON.
+        If JSON cannot represent it.
     """
     if not PLAIN.issuperset(map(type, metadata.values())):
         node = TextNode(text="")
@@ -650,11 +650,11 @@ def _key(key: object) -> str:
 
 
 def _keeps(key: object, value: Any) -> bool:
-    """Return whether stores and the quarantine can keep a value of metadata."""
+    """Return whether stores and the quarantine can keep a metadata value."""
     if not isinstance(key, str):
         return False
     try:
         _plain({key: value})
-    except Exception:  # noqa: BLE001 - values of classes of their own may do anything
+    except Exception:  # noqa: BLE001 - values of custom classes may raise anything
         return False
     return True

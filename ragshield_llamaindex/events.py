@@ -1,4 +1,4 @@
-"""What a screening found, told to LlamaIndex's instrumentation: ids, hashes and scores, no texts.
+"""Events about screenings for LlamaIndex's instrumentation: ids, hashes and scores, no texts.
 
 Handlers added to the root dispatcher, or to ``get_dispatcher("ragshield_llamaindex")``, see a
 :class:`PoisonDetectedEvent` whenever entries were flagged or held.
@@ -20,21 +20,21 @@ dispatcher = get_dispatcher("ragshield_llamaindex")
 
 
 class PoisonDetectedEvent(BaseEvent):
-    """Entries were flagged, or kept from the store or from a prompt.
+    """Entries were flagged, or kept out of the store or a prompt.
 
     Attributes
     ----------
     stage
         ``"ingestion"`` or ``"retrieval"``.
     n_entries
-        How many were judged.
+        Number of entries judged.
     quarantined, flagged, retroactive
         Each a list of ``entry_id``, ``document`` (the id of its source document, None where none is
         known), ``fingerprint`` (None for entries admitted earlier),
         ``findings`` (each with ``detector``, ``score``, ``threshold``, ``p_value``) and ``failed``
-        detectors. What a filter drops at retrieval counts as quarantined.
+        detectors. Entries that a filter drops at retrieval count as quarantined.
     skipped
-        Detectors that took no part.
+        Detectors that did not run.
     """
 
     stage: Stage
@@ -53,17 +53,17 @@ class PoisonDetectedEvent(BaseEvent):
 def report_detection(
     report: Report, *, stage: Stage, documents: Mapping[str, str | None] | None = None
 ) -> None:
-    """Tell handlers that entries were flagged or quarantined; says nothing if none was.
+    """Send handlers an event if entries were flagged or quarantined.
 
     Parameters
     ----------
     report
-        What was decided.
+        The decisions.
     stage
-        At ``"retrieval"`` the log is written here; at ``"ingestion"`` the guard has done so when it
-        held the entries.
+        At ``"retrieval"``, this function writes the log; at ``"ingestion"``, the guard wrote it
+        when it held the entries.
     documents
-        Ids of source documents, by those of entries; default: as the report's batch has them.
+        Source document ids by entry id; default: those in the report's batch.
     """
     data = told(report, stage)
     if data is not None:

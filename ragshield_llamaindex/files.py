@@ -1,4 +1,4 @@
-"""Documents in files as LlamaIndex documents, with marks of what people do not see in them."""
+"""A reader of files as LlamaIndex documents, with marks for content that people do not see."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ragshield_core.files.folder import Coverage, FileOutcome, Folder
 class FolderReader(BaseReader):
     """Reads a folder, or one file, as ``ragshield scan`` does.
 
-    Texts, HTML, JSON, tables, PDF, Word, OpenDocument and EPUB, cut into chunks. Metadata holds the
-    file, the place in it and, under ``ragshield_hidden``, what people do not see of the chunk: a
-    guard judges that as well. Of metadata, models and embeddings read the file only.
+    Cuts texts, HTML, JSON, tables, PDF, Word, OpenDocument and EPUB into chunks. Metadata holds the
+    file, the place in it and, under ``ragshield_hidden``, the chunk's hidden content, which a guard
+    judges as well. Models and embeddings see only the file in the metadata.
 
     Attributes
     ----------
     coverage
-        What became of each file, once all were read.
+        The outcome of each file, once all were read.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class FolderReader(BaseReader):
         exclude: Sequence[str] = (),
         **__: Any,
     ) -> Iterator[Document]:
-        """Yield the chunks of each file; one that cannot be read is named in ``coverage``.
+        """Yield the chunks of each file; ``coverage`` names unreadable files.
 
         Parameters
         ----------
