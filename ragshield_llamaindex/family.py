@@ -1,9 +1,9 @@
 """Nodes that serve the text of other nodes: parents, and windows of text around a sentence.
 
 Auto-merging and recursive retrieval return a whole parent in place of its children, and a
-postprocessor replaces a sentence by its window. What is held in one node must not come out of
-another: parents are held as well, and windows lose the sentence and stay. A sentence is judged
-together with its own window, since an attack may spread over several sentences.
+postprocessor replaces a sentence by its window. Text held in one node must not come out of another:
+parents are held as well, and windows stay but lose the sentence. A sentence is judged together with
+its own window, since an attack may spread over several sentences.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ragshield_llamaindex.convert import (
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Note on a sentence that is suspicious together with those around it.
+# Note on a sentence that is suspicious together with its neighbours.
 TOGETHER = "suspicious together with the sentences around it"
-# Sentences that are looked for in a window, to each side: parsers are rarely told of more.
+# Sentences to look for in a window, to each side: parsers are rarely configured for more.
 REACH = 10
-# Sentences speak of the same if they share so many words, and this share of those of the first: by
-# their first letters, so many.
+# Two sentences have the same topic if they share SAME words, and SAME_SHARE of the first one's
+# words; words are compared by their first STEM letters.
 SAME, SAME_SHARE, STEM = 2, 1 / 3, 4
 
 
@@ -48,19 +48,19 @@ SAME, SAME_SHARE, STEM = 2, 1 / 3, 4
 
 
 def with_family(report: Report, guard: Guard | None = None) -> Report:
-    """Return a report in which nodes that would serve the text of a held one are held with it.
+    """Return a report that also holds the nodes that would serve the text of a held one.
 
-    Those are its parents among the screened nodes (what it was cut from, what an ``IndexNode``
-    stands for), and theirs in turn. A parent that was not screened cannot be held: the decision and
-    the log say so. Nodes of the same document with the text in their windows lose it there; nodes
+    These are its parents among the screened nodes (the node from which it was cut, the node behind
+    an ``IndexNode``), and their parents in turn. A parent that was not screened cannot be held: the
+    decision and the log say so. Nodes of the same document lose the text from their windows; nodes
     that leave a store are held.
 
     Parameters
     ----------
     report
-        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before anything is held.
+        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before any node is held.
     guard
-        Judges what is left of windows; ``None`` for nodes that leave a store.
+        Judges the rest of cut windows; ``None`` for nodes that leave a store.
     """
     if guard is not None:
         report = with_windows_cut(report, guard)
@@ -110,7 +110,7 @@ def with_family(report: Report, guard: Guard | None = None) -> Report:
 
 
 def relatives_of(nodes: Sequence[BaseNode]) -> list[str]:
-    """Return the ids of nodes that may serve the text of some: parents, and sentences beside."""
+    """Return the ids of nodes that may serve these nodes' text: parents and adjacent sentences."""
     ids = []
     for node in nodes:
         kinds = [NodeRelationship.PARENT]
@@ -124,7 +124,7 @@ def relatives_of(nodes: Sequence[BaseNode]) -> list[str]:
 
 
 def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[str]:
-    """Return the ids of the nodes that were cut from a node, and from these, as far as is known."""
+    """Return the ids of the known nodes that were cut from a node, directly or indirectly."""
     found: set[str] = set()
     waiting = [node]
     while waiting:
@@ -143,7 +143,7 @@ def _remark(how: str, entry_id: str) -> str:
 
 
 def _windows(report: Report) -> dict[str, list[tuple[int, str]]]:
-    """Return rows with what stands in their windows, by document."""
+    """Return pairs of row and window text by document."""
     found: dict[str, list[tuple[int, str]]] = {}
     batch = report.batch
     for row, (metadata, text) in enumerate(zip(batch.metadatas, batch.texts, strict=True)):
@@ -154,10 +154,10 @@ def _windows(report: Report) -> dict[str, list[tuple[int, str]]]:
 
 
 def _parents(row: int, report: Report, row_of: Mapping[str, int]) -> Iterator[str]:
-    """Yield what a node was cut from or stands for, and so on, until one was not screened.
+    """Yield the ids of a node's parents and ``IndexNode`` target, recursively, up to an unscreened.
 
-    What only the child says of a screened parent is a claim: who brings it could have any node
-    held. The parent has to list the child, or hold its text.
+    A relation that only the child states is a claim, by which an attacker could have any node held:
+    a screened parent has to list the child, or contain its text.
     """
     batch = report.batch
     seen, waiting = {batch.ids[row]}, [row]
@@ -185,7 +185,7 @@ def _above(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:
-    """Return the ids of the related nodes of an entry that ``to_batch`` made."""
+    """Return the ids of the nodes to which an entry of ``to_batch`` has this relation."""
     packed = metadata.get(NODE_KEY) or {"content": {}}
     related = packed["content"].get("relationships", {}).get(kind.value) or []
     return [str(one["node_id"]) for one in (related if isinstance(related, list) else [related])]
@@ -195,7 +195,7 @@ def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:
 
 
 def held_for_its_text(held: Decision | HeldEntry) -> bool:
-    """Return whether an entry is held not for its metadata alone: that is its own."""
+    """Return whether an entry is held for more than its metadata, which no other node serves."""
     beside = [finding.beside and finding.span is None for finding in held.findings]
     return not (beside and all(beside)) or (held.note or "").startswith(TOGETHER)
 
@@ -203,14 +203,14 @@ def held_for_its_text(held: Decision | HeldEntry) -> bool:
 def with_windows_cut(report: Report, guard: Guard) -> Report:
     """Return a report whose admitted entries have no held sentence in their windows.
 
-    An entry that is held for its window alone is admitted if nothing suspicious is left in that.
+    An entry held for its window alone is admitted if the cut window is no longer suspicious.
 
     Parameters
     ----------
     report
-        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before anything is held.
+        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before any entry is held.
     guard
-        Judges what is left of windows, and knows what people have released.
+        Judges the rest of cut windows, and knows the entries that reviewers have released.
     """
     if report.admitted.all():
         return report
@@ -250,11 +250,11 @@ class _Document:
         self._gone = {row for row in self._held if held_for_its_text(self._decisions[row])}
 
     def judged(self) -> tuple[dict[int, Decision | None], list[int], Batch]:
-        """Return changed decisions, None for no remark, and the admitted rows as they are cut."""
-        # The window holds the sentence as well: evidence of both names the more suspicious.
+        """Return changed decisions (None: no remark), the admitted rows, and these rows cut."""
+        # The window contains the sentence as well: evidence for both names the more suspicious.
         by_text = set(self._loud(self._held, lambda batch: _beside(batch, [None] * len(batch))))
         beside = {row for row in self._held if row not in self._gone | by_text}
-        # What is suspicious without a window is so for other metadata.
+        # Entries that are suspicious without a window are so for other metadata.
         alone = set(self._loud(sorted(beside), lambda batch: _cut(batch, None)))
         beside -= alone
         loud = set(self._loud(sorted(beside), self._to_judge)) if self._released else beside
@@ -271,14 +271,14 @@ class _Document:
         return changed, kept, self._cut(self._take(kept), self._gone)
 
     def _core(self, suspects: Sequence[int], by_text: Collection[int]) -> set[int]:
-        """Return the sentences that make windows suspicious: all those of a run have them.
+        """Return the sentences that make windows suspicious: those in all windows of a run.
 
-        Each leads into the sentence behind it, and into those that speak of the same, as a question
+        Each leads into the next sentence, and into nearby ones on the same topic, as a question
         leads into its answer.
         """
         among, core, common, last = set(suspects), set(by_text), set[int](), -1
         if len(among) == len(self._rows):
-            return among  # a short document, or one that is an attack as a whole
+            return among  # a short document, or an attack from start to end
         for place, row in enumerate(self._rows):
             if row not in among:
                 continue
@@ -293,7 +293,7 @@ class _Document:
         return core.union(*(self._led_by(place, next_ones) for place, next_ones in alone.items()))
 
     def _led_by(self, place: int, next_ones: Collection[int]) -> Iterator[int]:
-        """Yield the sentences to which one leads that have it in their windows."""
+        """Yield the sentences that continue one and have it in their windows."""
         text = self._batch.texts[self._rows[place]].strip()
         said = _stems(text)
         for n, row in enumerate(self._rows[place + 1 : place + 1 + REACH]):
@@ -304,7 +304,7 @@ class _Document:
                 yield row
 
     def _inside(self, place: int) -> set[int]:
-        """Return the sentences that stand in the window of one, itself among them."""
+        """Return the sentences in a sentence's window, itself included."""
         row = self._rows[place]
         windows = list(_windows_around(self._batch, row))
         near = self._rows[max(0, place - REACH) : place + REACH + 1]
@@ -312,7 +312,7 @@ class _Document:
         return {row} | {other for other, text in texts if text and any(text in w for w in windows)}
 
     def _loud(self, rows: Sequence[int], change: Callable[[Batch], Batch]) -> list[int]:
-        """Return rows that are suspicious, with their contexts changed."""
+        """Return the rows that are suspicious after this change of their contexts."""
         if not rows:
             return []
         quiet = self._guard.judge.finds_nothing(change(self._take(rows)))
@@ -322,7 +322,7 @@ class _Document:
         return self._batch.take(rows)
 
     def _to_judge(self, batch: Batch) -> Batch:
-        """Return entries without what is held around them, and without what people let in."""
+        """Return entries whose windows omit held sentences and those that reviewers released."""
         return self._cut(batch, self._gone | self._released)
 
     def _cut(self, batch: Batch, rows: Iterable[int]) -> Batch:
@@ -330,7 +330,7 @@ class _Document:
 
 
 def _released(report: Report, guard: Guard) -> Collection[str]:
-    """Return the ids of suspicious entries that people have released."""
+    """Return the ids of suspicious entries that reviewers have released."""
     if not guard.quarantine.exists():
         return ()
     rows = np.flatnonzero(~report.admitted).tolist()
@@ -339,7 +339,7 @@ def _released(report: Report, guard: Guard) -> Collection[str]:
 
 
 def _stems(text: str) -> set[str]:
-    """Return the beginnings of words, without short words; of Chinese and Japanese, characters."""
+    """Return word stems, without short ASCII words; for Chinese and Japanese, the characters."""
     words = WORD.findall(text.lower())
     return {word[:STEM] for word in words if len(word) >= STEM or not word.isascii()}
 
@@ -350,7 +350,7 @@ def _windows_around(batch: Batch, row: int) -> Iterator[str]:
 
 
 def _cut(batch: Batch, texts: Sequence[str] | None) -> Batch:
-    """Return entries with windows that hold none of the texts, or without any windows."""
+    """Return entries whose windows omit these texts; None removes the windows."""
     metadatas, contexts = list(batch.metadatas), list(batch.contexts)
     for row, entry in enumerate(batch):
         keys = window_keys(entry.metadata, entry.text)
@@ -378,19 +378,19 @@ def _document_of(node: BaseNode) -> str | None:
     """Return the document of a node; None for one whose relations are malformed."""
     try:
         document: object = node.ref_doc_id
-    except (AttributeError, TypeError, ValueError):  # of LlamaIndex, for what is no relation
+    except (AttributeError, TypeError, ValueError):  # raised by LlamaIndex for malformed relations
         return None
     return document if isinstance(document, str) else None
 
 
 def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return nodes without the sentences in their windows that an earlier write has held.
+    """Return nodes with windows cut free of the sentences that an earlier write has held.
 
-    Changed ones are copies. A held node that comes again is left as it is, so that it is known
-    again.
+    Changed nodes are copies. A held node that arrives again stays unchanged, so that it is
+    recognised.
     """
     of = [_document_of(node) for node in nodes]
-    keys = [  # malformed nodes are named when they are judged
+    keys = [  # the judgement names malformed nodes
         [] if document is None else window_keys(node.metadata, text_of(node))
         for node, document in zip(nodes, of, strict=True)
     ]

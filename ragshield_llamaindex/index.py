@@ -1,4 +1,4 @@
-"""A vector store index that screens nodes before they reach the store, whatever the store."""
+"""A vector store index that screens nodes before they reach a store of any kind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")
 
-# Arguments of an index that it keeps to itself.
+# Private arguments of an index.
 _SETTINGS = (
     *("embed_model", "callback_manager", "transformations", "use_async"),
     *("store_nodes_override", "insert_batch_size", "show_progress"),
@@ -59,21 +59,21 @@ _SETTINGS = (
 class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     """Drop-in replacement for a VectorStoreIndex: suspicious nodes stay out of it.
 
-    Nodes are embedded, screened, and only then handed to the vector store, so that positions and
-    ids agree also for stores that keep vectors only. Every way in is screened: ``from_documents``,
-    the constructor, ``insert``, ``insert_nodes``, ``update_ref_doc`` and ``refresh_ref_docs``.
+    Nodes are embedded and screened before the vector store gets them, so that positions and ids
+    agree even for stores that keep vectors only. Every write is screened: ``from_documents``, the
+    constructor, ``insert``, ``insert_nodes``, ``update_ref_doc`` and ``refresh_ref_docs``.
 
     Key init args:
         nodes: Sequence[BaseNode]
             As of VectorStoreIndex.
         guard: Guard
-            New for a new index. For an index that exists, see :meth:`adopt`.
+            A new guard for a new index. For an existing index, see :meth:`adopt`.
         label_key, lineage_key, inner_store, neighbors, name, check
-            As of :class:`~ragshield_llamaindex.GuardedVectorStore`, of the vector store inside.
+            As of :class:`~ragshield_llamaindex.GuardedVectorStore`, for the vector store inside.
         kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
-            ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
-            themselves, which a warning says: put a GuardedRetriever around the index's retriever.
+            ``objects`` that stand for nodes are judged with them; the answers of engines and
+            retrievers are not, as a warning says: put a GuardedRetriever around the retriever.
 
     Instantiate:
         >>> from llama_index.core import MockEmbedding
@@ -106,10 +106,10 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     Notes
     -----
-    An update (``update_ref_doc``, ``refresh_ref_docs``) of which a part is held is not made: the
-    version before stays, whole. All of the new version waits in quarantine, and replaces the one
-    before once the suspicious parts are released. The same version is neither judged nor logged
-    again at the next refresh; another one takes its place, or that of what waits.
+    If a part of an update (``update_ref_doc``, ``refresh_ref_docs``) is held, the whole previous
+    version stays. The whole new version waits in quarantine, and replaces the previous one once its
+    suspicious parts are released. The next refresh neither judges nor logs the same version again;
+    a later version replaces the stored one or the waiting one.
     """
 
     _keeper: IndexKeeper
@@ -139,7 +139,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
                 "with it."
             )
             raise TypeError(msg)
-        # The constructor writes: what a write needs has to be there before.
+        # The constructor writes, so set all attributes that a write needs first.
         self._storage_context = storage_context
         if index_struct is not None:
             self._index_struct = index_struct
@@ -180,8 +180,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         Parameters
         ----------
         documents, storage_context, show_progress, callback_manager, transformations
-            As of VectorStoreIndex. The hash of a document of which all nodes are held is not
-            recorded, so that a later ``refresh_ref_docs`` tries it again.
+            As of VectorStoreIndex. If all nodes of a document are held, its hash is not recorded,
+            so that a later ``refresh_ref_docs`` tries it again.
         **kwargs
             As of the constructor; ``guard`` is needed.
         """
@@ -205,34 +205,34 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         progress: bool = True,
         **options: Any,
     ) -> Self:
-        """Guard an index that holds nodes already.
+        """Guard an index that already holds nodes.
 
-        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
-        believed, not judged: poison that is in there already stays and counts as knowledge, so look
+        The guard is fitted and calibrated on them, with their stored vectors. It believes them
+        without judging them: poison that is already stored stays and counts as knowledge, so look
         for it with :meth:`scan`.
 
         Parameters
         ----------
         index
-            Nothing in it is changed; use the one that is returned in its place.
+            Stays unchanged; use the returned index in its place.
         guard
-            Fitted anew; default: :meth:`Guard.default`.
+            Gets fitted anew; default: :meth:`Guard.default`.
         clean_ids
             As of :meth:`GuardedVectorStore.adopt`.
         inner_store, **options
             As for the constructor.
         fit
-            False for a guard that has learned the index already: ``Guard.load(folder)``, beside
-            ``load_index_from_storage``.
+            False for a guard that has already learned the index: ``Guard.load(folder)``, together
+            with ``load_index_from_storage``.
         progress
-            Whether to show on standard error how far it is.
+            Whether to show progress on standard error.
 
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
             If a stored node cannot be judged; names it.
         CalibrationError
-            If there are too few ``clean_ids``; says how many would do.
+            If there are too few ``clean_ids``; states the number needed.
 
         Examples
         --------
@@ -265,7 +265,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     @property
     def vector_store(self) -> BasePydanticVectorStore:
-        """What retrievers read: the vector store, without what is held. It cannot be written."""
+        """A read-only view of the vector store for retrievers, without held nodes."""
         return self._reads
 
     # Writes
@@ -278,29 +278,29 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         show_progress: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
         **insert_kwargs: Any,
     ) -> Steps[None]:
-        self._index_struct = index_struct  # while the index is being made, it has none of its own
+        self._index_struct = index_struct  # the constructor has not set it yet
         if nodes:
             keeper = self._keeper
             vectors = yield from self._embedding(nodes, show_progress)
-            # Who is making an index would be left without it: then all nodes are refused at once.
+            # An error in the constructor leaves the caller without an index: refuse all at once.
             at_once = not self._made
             options = {**insert_kwargs, RECORDED: True}
             try:
                 yield keeper.step(keeper.add_nodes, vectors, options, at_once=at_once)
             except Exception:
-                if self._made:  # nodes may be in, and LlamaIndex records nothing then
+                if self._made:  # nodes may be stored, and LlamaIndex records nothing on errors
                     yield own(keeper.record)
                 raise
 
     _async_add_nodes_to_index = asynchronous(_add_nodes_to_index)  # type: ignore[arg-type]
 
     def _embedding(self, nodes: Sequence[BaseNode], progress: bool) -> Steps[list[BaseNode]]:  # noqa: FBT001
-        """Return nodes with vectors; those that the model refuses without, unless it is all."""
+        """Return embedded nodes; a node that the model refuses stays bare, unless all are."""
         self._offer_embedder()
         some = _embeddable(nodes)
         found = yield from embedded(some, lambda part: self._vectors(part, progress))
         pairs = zip(some, found, strict=True)
-        # By the object: another one under the same id has a vector of its own.
+        # By object identity: another node with the same id has its own vector.
         made = {id(given): new for given, new in pairs if new is not None}
         return [made.get(id(node), node) for node in nodes]
 
@@ -325,7 +325,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def refresh_ref_docs(
         self, documents: Sequence[Document], **update_kwargs: Any
     ) -> Steps[list[bool]]:
-        """Insert and update documents; what is held, whole and as it is, is not judged again."""
+        """Insert and update documents; unchanged documents that are held whole are skipped."""
         versions = [(one.id_, one.hash) for one in documents]
         _, whole = yield self._keeper.step(self._keeper.waiting, versions)
         left = [one for one in documents if one.id_ not in whole]
@@ -337,9 +337,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     @dispatcher.span
     @synchronous
     def update_ref_doc(self, document: Document, **update_kwargs: Any) -> Steps[None]:
-        """Replace a document, if no part of the new version is held; else the old one stays, whole.
+        """Replace a document if no part of the new version is held; else the whole old one stays.
 
-        A version that waits in quarantine as it is, is left there without another look.
+        A version that already waits in quarantine is not judged again.
 
         Parameters
         ----------
@@ -418,7 +418,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         unsettle(self._docstore, restored)
 
     def _unrecord(self, ref_doc_id: str) -> bool:
-        """Forget the hash of a document if the latest write has held all nodes; say whether."""
+        """Forget a document's hash if the latest write held all its nodes; return whether so."""
         report = self.last_report
         kept = [
             bool(kept)
@@ -432,10 +432,10 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
 
 def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None:
-    """Have the next refresh or run look at documents again, whichever version it brings.
+    """Make the next refresh or run process these documents again, in any version.
 
-    On record are text and hash of the version that was taken out; without any hash, the next one
-    would be inserted beside what was restored.
+    The record has text and hash of the version that was taken out; without a hash, the next version
+    would be inserted beside the restored one.
     """
     for document in dict.fromkeys(source_of(one.entry.metadata) for one in restored):
         if document is not None and docstore.get_document_hash(document) is not None:
@@ -447,12 +447,12 @@ adopt = GuardedVectorStoreIndex.adopt
 
 
 def _expect_adoptable(index: object) -> None:
-    """Refuse what is no bare index of text vectors.
+    """Check that this is an unguarded index of text vectors.
 
     Raises
     ------
     TypeError
-        Says how the other kinds of indexes are guarded.
+        Says how to guard the other kinds of indexes.
     """
     kinds = {parent.__name__ for parent in type(index).__mro__}
     if isinstance(index, GuardedVectorStoreIndex):
@@ -474,10 +474,10 @@ def _expect_adoptable(index: object) -> None:
 
 
 def _embeddable(nodes: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return those nodes that can be asked a vector for, without hurting the others.
+    """Return the nodes that can be embedded without affecting the others.
 
-    LlamaIndex gives nodes under one id the vector of the last, and fails on all where metadata of
-    one cannot be written.
+    LlamaIndex gives all nodes with one id the vector of the last, and fails on all nodes if the
+    metadata of one cannot be rendered.
     """
     check_are_nodes(nodes)
     refused = unusable([node.node_id for node in nodes], [text_or_none(node) for node in nodes])
@@ -488,7 +488,7 @@ def _embeddable(nodes: Sequence[BaseNode]) -> list[BaseNode]:
                 if node.embedding is None:
                     node.get_content(metadata_mode=MetadataMode.EMBED)
                 some.append(node)
-            except Exception:  # noqa: BLE001, S112 - it is held, with the reason
+            except Exception:  # noqa: BLE001, S112 - the node is held, with the reason
                 continue
     return some
 
@@ -498,8 +498,8 @@ def _with_objects(
 ) -> tuple[Sequence[BaseNode] | None, list[IndexNode] | None]:
     """Return nodes with the objects that stand for nodes, and the other objects.
 
-    An index takes what stands behind its objects away before it adds them, so that a guard would
-    see their summaries alone.
+    An index detaches the nodes behind its objects before it adds them, so that a guard would see
+    only the summaries.
     """
     if not objects:
         return nodes, None
@@ -517,10 +517,10 @@ def _with_objects(
 
 
 def _stable(transformations: list[TransformComponent] | None) -> list[TransformComponent]:
-    """Return transformations after which a part of a document has the same id at each run.
+    """Return transformations that give each part of a document the same id at every run.
 
-    It warns if a language model reads nodes before the guard: once, since it is called again with
-    what it returned.
+    Warns if a language model reads nodes before the guard: only once, since the returned list
+    contains StableIds when it comes back.
     """
     steps = [*(transformations or Settings.transformations)]
     if any(isinstance(step, StableIds) for step in steps):
@@ -530,12 +530,12 @@ def _stable(transformations: list[TransformComponent] | None) -> list[TransformC
 
 
 def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerStore:
-    """Return access to the nodes of an index or a store, guarded or not, and their vectors.
+    """Return access to the nodes and vectors of an index or a store, guarded or not.
 
     Raises
     ------
     TypeError
-        If its vector store is of no known kind.
+        If its vector store is of an unknown kind.
     """
     if isinstance(source, VectorStoreIndex) and isinstance(source.vector_store, Guarded):
         source = source.vector_store

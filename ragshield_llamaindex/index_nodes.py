@@ -1,4 +1,4 @@
-"""The nodes of an index: in its vector store, or half there and half in its docstore."""
+"""Access to an index's nodes: in its vector store, or split between that and its docstore."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def access_of(
     Raises
     ------
     TypeError
-        If its vector store is of no known kind.
+        If its vector store is of an unknown kind.
     """
     if inner_store is not None:
         return inner_store
@@ -41,7 +41,7 @@ def access_of(
 
 
 class HalvedInner(InnerStore):
-    """The nodes of an index whose store keeps vectors only: the texts are in its docstore."""
+    """Access to the nodes of an index that keeps vectors in its store and texts in its docstore."""
 
     def __init__(self, index: VectorStoreIndex, store: BasePydanticVectorStore) -> None:
         super().__init__(store)
@@ -50,12 +50,12 @@ class HalvedInner(InnerStore):
 
     @property
     def orphans(self) -> int:
-        """Vectors that could not be deleted (Faiss) and belong to no node any more."""
+        """Number of vectors without a node, which could not be deleted (Faiss)."""
         total = getattr(self._store.client, "ntotal", None)
         return 0 if total is None else int(total) - len(nodes_by_vector(self._index))
 
     def node(self, vector_id: str) -> BaseNode | None:
-        """Return the node that a vector belongs to."""
+        """Return the node of a vector."""
         node_id = nodes_by_vector(self._index).get(vector_id)
         return None if node_id is None else in_docstore(self._index, node_id)
 
@@ -72,7 +72,7 @@ class HalvedInner(InnerStore):
         return nodes
 
     def _vectors(self, ids: Sequence[str]) -> dict[str, list[float]]:
-        """Return vectors by their own ids."""
+        """Return vectors by vector id."""
         store = self._store
         if isinstance(store, SimpleVectorStore):
             known = store.data.embedding_dict
@@ -98,14 +98,14 @@ class HalvedInner(InnerStore):
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector; orphans among them are ignored."""
-        if not nodes_by_vector(self._index):  # some stores cannot be asked before that
+        if not nodes_by_vector(self._index):  # some stores cannot be queried while empty
             return []
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k + self.orphans)
         found = (self.node(vector_id) for vector_id in self._store.query(query).ids or ())
         return [node for node in found if node is not None]
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete vectors; one that the store cannot delete stays and belongs to no node."""
+        """Delete vectors; those that the store cannot delete stay without a node."""
         vector_ids = list(vectors_by_node(self._index, ids).values())
         try:
             self._store.delete_nodes(node_ids=vector_ids)
@@ -113,13 +113,13 @@ class HalvedInner(InnerStore):
             logger.info("%d vectors stay, of no node any more: they are ignored", len(vector_ids))
 
 
-# Option of a write after which LlamaIndex records itself what the index holds: to do it twice, with
-# all ids of the index, would double the time of an insertion.
+# Option of a write after which LlamaIndex itself records the index's ids: a second record of all
+# ids would double the time of an insertion.
 RECORDED = "ragshield_recorded"
 
 
 class IndexKeeper(NodeKeeper):
-    """Keeps the store of an index and a guard in step, and notes what the index holds."""
+    """Keeps an index's store and a guard in step, and records the index's nodes."""
 
     index: VectorStoreIndex
 
@@ -128,20 +128,20 @@ class IndexKeeper(NodeKeeper):
         options = {name: value for name, value in options.items() if name != RECORDED}
         if replacing:
             self.access.write(list(nodes), **options)
-        # As an index does it, which changes nothing in a store that holds them.
+        # As an index does; this changes nothing in a store that already holds the nodes.
         to = self.index, self.index.index_struct, list(nodes)
         VectorStoreIndex._add_nodes_to_index(*to, **options)  # noqa: SLF001
         if not recorded:
             self.record()
 
     def delete_entries(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> None:
-        """Delete nodes from the store, the index and, unless it is to keep them, the docstore."""
+        """Delete nodes from the store, the index and, unless told otherwise, the docstore."""
         self.access.delete(list(ids))
         self._forget(ids, **(options or {}))
         self.record()
 
     def record(self) -> None:
-        """Store which nodes the index holds."""
+        """Record the index's nodes in the index store."""
         self.index.storage_context.index_store.add_index_struct(self.index.index_struct)
 
     def _forget(self, ids: Sequence[str], *, from_docstore: bool = True) -> None:
@@ -170,7 +170,7 @@ class IndexKeeper(NodeKeeper):
 
 
 class IndexView(MaskedStore):
-    """What retrievers of a guarded index see of the vector store. It cannot be written."""
+    """The read-only view of the vector store that a guarded index gives its retrievers."""
 
     _access: InnerStore = PrivateAttr()
 
@@ -184,17 +184,17 @@ class IndexView(MaskedStore):
         return "GuardedReadView"
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Refuse: it would go around the guard."""
+        """Refuse: the write would bypass the guard."""
         del nodes, kwargs
         raise NotImplementedError(_READ_ONLY)
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Refuse: index and vector store would be out of step."""
+        """Refuse: index and vector store would diverge."""
         del ref_doc_id, delete_kwargs
         raise NotImplementedError(_READ_ONLY)
 
     def _shows(self, entry_id: str | None, node: BaseNode | None) -> bool:
-        """Return whether a result may be seen; of stores that keep vectors only, with its node."""
+        """Return whether a result is visible; looks its node up if the store keeps vectors only."""
         if node is None and entry_id is not None and isinstance(self._access, HalvedInner):
             node = self._access.node(entry_id)
         return node is not None and not self._mask.hides(node)
@@ -204,23 +204,23 @@ class IndexView(MaskedStore):
 
 
 def nodes_by_vector(index: VectorStoreIndex) -> dict[str, str]:
-    """Return the node's id of each vector; an index that is being made may have none yet."""
+    """Return node ids by vector id; empty while the index is being constructed."""
     struct = getattr(index, "_index_struct", None)
     return {} if struct is None else struct.nodes_dict
 
 
 def vectors_by_node(index: VectorStoreIndex, ids: Sequence[str]) -> dict[str, str]:
-    """Return the vector's id of each node that is there."""
+    """Return the vector ids of the nodes in the index, by node id."""
     known = nodes_by_vector(index)
     same = {entry_id: entry_id for entry_id in ids if known.get(entry_id) == entry_id}
     wanted = set(ids) - same.keys()
     in_simple = isinstance(index.storage_context.vector_store, SimpleVectorStore)
-    if not wanted or in_simple:  # whose ids are the nodes'
+    if not wanted or in_simple:  # its vector ids are node ids
         return same
     return same | {node_id: vector for vector, node_id in known.items() if node_id in wanted}
 
 
 def in_docstore(index: VectorStoreIndex, node_id: str) -> BaseNode | None:
-    """Return a node of the docstore, without its vector."""
+    """Return a node from the docstore, without its vector."""
     node = index.docstore.get_node(node_id, raise_error=False)
     return node if isinstance(node, BaseNode) else None

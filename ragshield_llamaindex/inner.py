@@ -1,4 +1,4 @@
-"""Access to the kinds of stores that can be guarded: nodes by their ids, with vectors."""
+"""Access to the nodes of each kind of store that can be guarded, by id and with vectors."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from ragshield_llamaindex.convert import check_fields, metadata_as_stored, node_
 CHUNK = 500
 # Integers of databases have 64 bits.
 LARGEST = 2**63
-# What keys of Chroma must not begin with.
+# Prefixes that Chroma forbids for keys.
 RESERVED = ("#", "$", "chroma:")
-# Where stores keep the name of what they write to.
+# Attributes in which stores keep the name of their collection or table.
 NAMED_BY = ("collection_name", "table_name", "index_name")
 
 
 class InnerStore(inner.StoreAccess[BaseNode]):
     """Access to the nodes of one kind of store, by their ids.
 
-    LlamaIndex's ``get_nodes`` is there for only some stores, and gives vectors for fewer.
+    Only some stores implement LlamaIndex's ``get_nodes``, and fewer return vectors from it.
 
     Attributes
     ----------
     text_in_node
-        Whether texts come back in the node as it was written, rather than beside it.
+        Whether the store returns texts in the node as written, rather than beside it.
     replaces
-        Whether ``write`` stores nodes in place of what stands under their ids, in one step: a crash
-        leaves one revision or the other.
+        Whether ``write`` replaces stored nodes with the same ids in one step: a crash leaves one
+        revision or the other.
     ids_alone
-        Whether all ids are to be had without the nodes, so that asking for them costs little.
+        Whether the store can list all ids without the nodes, which is cheap.
     """
 
     text_in_node: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class InnerStore(inner.StoreAccess[BaseNode]):
 
     @property
     def name(self) -> str:
-        """What identifies the store in every process that uses it; empty where nothing does."""
+        """Identifier of the store, the same in every process; empty if there is none."""
         found = (getattr(self._store, key, None) for key in NAMED_BY)
         return name_of(self._store, next((one for one in found if isinstance(one, str)), ""))
 
@@ -88,13 +88,13 @@ class InnerStore(inner.StoreAccess[BaseNode]):
         return list(self.call("query", query).nodes or ())
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a method of the store returns."""
+        """Call a method of the store and return its result."""
         return getattr(self._store, name)(*args, **kwargs)
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that this store cannot keep, each with the reason.
 
-        They are held before anything is written. The reason names keys and types, never values.
+        They are held before the write. The reason names keys and types, never values.
         """
         flat = bool(getattr(self._store, "flat_metadata", False))
         reasons = {row: self._unfit(node, flat=flat) for row, node in enumerate(nodes)}
@@ -105,7 +105,7 @@ class InnerStore(inner.StoreAccess[BaseNode]):
         try:
             check_fields(node)
             metadata = metadata_as_stored(node.metadata)
-        except Exception as error:  # noqa: BLE001 - what it says quotes values
+        except Exception as error:  # noqa: BLE001 - its message quotes values
             return (
                 f"metadata or relationships hold a value that {kind} cannot keep "
                 f"({type(error).__name__})."
@@ -123,7 +123,7 @@ class InnerStore(inner.StoreAccess[BaseNode]):
             return f"its text or metadata holds a character that {kind} cannot keep."
         try:
             self._read_back(node)
-        except Exception as error:  # noqa: BLE001 - what it says quotes values
+        except Exception as error:  # noqa: BLE001 - its message quotes values
             return (
                 f"LlamaIndex could not write it to {kind} and read it back "
                 f"({type(error).__name__})."
@@ -131,7 +131,7 @@ class InnerStore(inner.StoreAccess[BaseNode]):
         return None
 
     def _read_back(self, node: BaseNode) -> None:
-        """Raise where LlamaIndex cannot make the node again of what it writes."""
+        """Raise if LlamaIndex cannot rebuild the node from its serialised form."""
         left_out = {"embedding"} if self.text_in_node else {"embedding", "text_resource"}
         content = node.model_dump(mode="json", exclude=left_out, warnings=False)
         written = json.dumps(content, ensure_ascii=False)
@@ -141,18 +141,18 @@ class InnerStore(inner.StoreAccess[BaseNode]):
         metadata_dict_to_node(made, None if self.text_in_node else text_of(node))
 
     def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
-        """Return whether the store can keep a plain value under a key of metadata."""
+        """Return whether the store can keep a plain value under a metadata key."""
         return not isinstance(value, int) or -LARGEST <= value < LARGEST
 
     def unreadable(self, text: str) -> bool:  # noqa: ARG002 - most stores keep any text
-        """Return whether the store cannot keep a text for a character in it."""
+        """Return whether the text has a character that the store cannot keep."""
         return False
 
 
 class ChromaInner(InnerStore):
-    """llama-index-vector-stores-chroma.
+    """Access to llama-index-vector-stores-chroma.
 
-    Its ``add`` passes over ids that are there: nodes are written by Chroma's own method.
+    Its ``add`` skips existing ids, so nodes are written by Chroma's own method.
     """
 
     of = ("llama_index.vector_stores.chroma.base", "ChromaVectorStore")
@@ -160,16 +160,16 @@ class ChromaInner(InnerStore):
 
     @property
     def name(self) -> str:
-        """Its class and collection."""
+        """The store's class and collection."""
         return name_of(self._store, getattr(self._store.client, "name", None))
 
     @property
     def folder(self) -> str | None:
-        """That of a collection which is on no server."""
+        """The folder of a local collection; None for one on a server."""
         return folder_of_chroma(getattr(self._store.client, "_client", None))
 
     def takes(self, key: str, value: str | float | None) -> bool:
-        """Return whether it is finite, of 64 bits, and under a key that is a name.
+        """Return whether the value is finite and of 64 bits, and the key is a valid name.
 
         Chroma loses all metadata of an entry with a number that is not finite.
         """
@@ -177,7 +177,7 @@ class ChromaInner(InnerStore):
         return fits and bool(key) and not key.startswith(RESERVED)
 
     def unreadable(self, text: str) -> bool:
-        """Return whether there is a half of a surrogate pair."""
+        """Return whether the text has a lone surrogate."""
         return unstorable(text.replace("\0", ""))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
@@ -193,11 +193,11 @@ class ChromaInner(InnerStore):
         return nodes
 
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Store nodes in place of what stands under their ids.
+        """Store nodes, replacing those with the same ids.
 
-        Metadata that these have and the new ones lack goes in a second step, since Chroma merges.
+        A second step deletes metadata keys that the new nodes lack, since Chroma merges metadata.
         """
-        del kwargs  # its ``add`` knows none
+        del kwargs  # the store's ``add`` takes none
         client, flat = self._store.client, self._store.flat_metadata
         for part in chunks(nodes, CHUNK):
             ids = [node.node_id for node in part]
@@ -235,9 +235,9 @@ class ChromaInner(InnerStore):
 
 
 class QdrantInner(InnerStore):
-    """llama-index-vector-stores-qdrant.
+    """Access to llama-index-vector-stores-qdrant.
 
-    Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
+    Node ids must be UUIDs, as Qdrant requires; it has no nodes under other ids.
     """
 
     of = ("llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
@@ -246,7 +246,7 @@ class QdrantInner(InnerStore):
 
     @property
     def table(self) -> VectorTable | None:
-        """The dense vectors of the collection; an asynchronous client alone cannot be asked."""
+        """The collection's dense vectors; None if the store has only an asynchronous client."""
         if self._store.client is None:
             return None
         return qdrant_vectors.QdrantVectors(
@@ -257,7 +257,7 @@ class QdrantInner(InnerStore):
         store = self._store
         if not self._there():
             return None
-        # Collections of old have vectors without a name.
+        # Older collections have unnamed vectors.
         return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
@@ -266,7 +266,7 @@ class QdrantInner(InnerStore):
         return super()._unfit(node, flat=flat)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete nodes; none are there before the first write."""
+        """Delete nodes; does nothing before the first write makes the collection."""
         if self._there():
             super().delete(_uuids(ids))
 
@@ -309,18 +309,18 @@ class QdrantInner(InnerStore):
         return found
 
     def _there(self) -> bool:
-        """Return whether the collection was made; the store makes it at the first write."""
+        """Return whether the collection exists; the store makes it at the first write."""
         return bool(self._ask("collection_exists"))
 
     def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Ask the client about the collection."""
+        """Call a method of the client on the collection."""
         store, args = self._store, (self._store.collection_name, *args)
         if store.client is not None:
             return getattr(store.client, method)(*args, **kwargs)
         return _on_callers_loop(getattr(store._aclient, method), *args, **kwargs)  # noqa: SLF001
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a method of the store returns, or its twin where it has no other client."""
+        """Call a method of the store, or its async twin if that is the only kind of client."""
         if self._store.client is not None:
             return super().call(name, *args, **kwargs)
         twin = getattr(self._store, "async_add" if name == "add" else f"a{name}")
@@ -339,16 +339,16 @@ def _on_callers_loop(method: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 class PostgresInner(InnerStore):
-    """llama-index-vector-stores-postgres.
+    """Access to llama-index-vector-stores-postgres.
 
-    Its filters paste values into SQL text, so the table is asked directly, with parameters.
+    Its filters paste values into SQL text, so the table is queried directly, with parameters.
     """
 
     of = ("llama_index.vector_stores.postgres.base", "PGVectorStore")
 
     @property
     def name(self) -> str:
-        """Its class, schema and table."""
+        """The store's class, schema and table."""
         return name_of(self._store, f"{self._store.schema_name}.{self._store.table_name}")
 
     @property
@@ -366,14 +366,14 @@ class PostgresInner(InnerStore):
         return postgres_vectors.Place(
             table=quoted.format_table(self._table().__table__),
             key_column="id",
-            id_column="node_id",  # which need not be unique: `add` keeps what is there beside it
+            id_column="node_id",  # not always unique: `add` keeps existing rows with the same id
             vector_column="embedding",
             condition="e.node_id IS NOT NULL AND e.embedding IS NOT NULL",
             values={},
         )
 
     def unreadable(self, text: str) -> bool:
-        """Return whether there is a NUL, or a half of a surrogate pair."""
+        """Return whether the text has a NUL or a lone surrogate."""
         return unstorable(text)
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
@@ -430,17 +430,17 @@ class PostgresInner(InnerStore):
 
 
 class GenericInner(InnerStore):
-    """Any other store that keeps texts and implements ``get_nodes`` and ``delete_nodes``.
+    """Access to any other store that keeps texts and has ``get_nodes`` and ``delete_nodes``.
 
-    Where its nodes come back without vectors, the guard cannot forget those that are replaced or
-    deleted; write a subclass of :class:`InnerStore` that reads them.
+    If the store returns nodes without vectors, the guard cannot forget nodes that are replaced or
+    deleted; write a subclass of :class:`InnerStore` that reads the vectors.
     """
 
     USED = ("get_nodes", "delete_nodes")
     ids_alone = False
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
-        """Return nodes, with their vectors if the store gives them."""
+        """Return nodes, with their vectors if the store returns them."""
         return list(self._store.get_nodes(node_ids=list(ids))) if ids else []
 
     def ids(self) -> list[str]:
@@ -462,7 +462,7 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
     Raises
     ------
     TypeError
-        If the store keeps vectors only, or has no methods to read and delete nodes by their ids.
+        If the store keeps vectors only, or has no methods to read and delete nodes by id.
     """
     if not store.stores_text:
         msg = (
@@ -486,7 +486,7 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
 
 
 def _inherits(store: BasePydanticVectorStore, name: str) -> bool:
-    """Return whether a store leaves a method as it is, which raises."""
+    """Return whether a store inherits a method of the base class, which only raises."""
     return getattr(type(store), name) is getattr(BasePydanticVectorStore, name)
 
 
@@ -497,7 +497,7 @@ def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
 
 
 def _uuids(ids: Sequence[str]) -> list[str]:
-    """Return those ids that are UUIDs."""
+    """Return the ids that are UUIDs."""
     found = []
     for one in ids:
         with suppress(ValueError):
@@ -507,20 +507,20 @@ def _uuids(ids: Sequence[str]) -> list[str]:
 
 
 def _as_qdrant_writes(ids: Sequence[str]) -> list[str]:
-    """Return those ids that are UUIDs as Qdrant gives them back.
+    """Return the ids that are UUIDs in the form that Qdrant returns.
 
-    A node with its id in capitals is a point with another one: detectors keep its vector.
+    Qdrant changes an id in capitals, so detectors keep the vector of such a node.
     """
     return [one for one in _uuids(ids) if str(uuid.UUID(one)) == one]
 
 
 def check_inner_store(access: InnerStore, dim: int = inner.DIM) -> None:
-    """Check access to an empty store of your own, as tests of it should.
+    """Check your own access class on an empty store; call this in its tests.
 
     Raises
     ------
     AssertionError
-        Says what the store does otherwise.
+        Describes how the store behaves differently.
     """
 
     def write(batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""Held nodes that the store inside still has: kept out of what reads return."""
+"""The mask that hides held nodes of the store inside from reads."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import context_of, text_of
 from ragshield_llamaindex.events import dispatcher
 
-# What of a query limits how many results there are.
+# Fields of a query that limit the number of results.
 LIMITS = ("similarity_top_k", "sparse_top_k", "hybrid_top_k")
 
 
 class Mask(CoreMask[BaseNode]):
-    """Knows which revisions are held.
+    """Tells which revisions are held.
 
     Parameters
     ----------
     keys
-        Where metadata says what belongs to a revision.
+        The metadata keys of a revision's claims.
     """
 
     def __init__(self, keys: MetadataKeys) -> None:
@@ -49,13 +49,13 @@ class Mask(CoreMask[BaseNode]):
         return Claims(text_of(item), label, lineage, context_of(item))
 
     def visible(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
-        """Return nodes without those that are held."""
+        """Return the nodes that are not held."""
         self.catch_up()
         return [node for node in nodes if not self.hides(node)]
 
 
 class MaskedStore(BasePydanticVectorStore):
-    """A vector store whose reads are those of the store inside, without what is held."""
+    """A vector store whose reads return those of the store inside, without held nodes."""
 
     stores_text: bool = True
     is_embedding_query: bool = True
@@ -65,7 +65,7 @@ class MaskedStore(BasePydanticVectorStore):
 
     @property
     def client(self) -> Any:
-        """Client of the store inside; what is done with it is not guarded."""
+        """Client of the store inside; the guard does not see calls made on it."""
         return self._inner.client
 
     @dispatcher.span
@@ -104,15 +104,15 @@ class MaskedStore(BasePydanticVectorStore):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> Steps[list[BaseNode]]:
-        """Return stored nodes; those that are missing or held are ignored."""
+        """Return stored nodes; missing and held ones are ignored."""
         return self._mask.visible((yield asked(self._inner, "get_nodes", node_ids, filters)))
 
     aget_nodes = asynchronous(get_nodes)  # type: ignore[arg-type]
 
     def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
-        """Return whether a result may be seen, by its id and its node."""
+        """Return whether a result is visible, by its id and its node."""
         return node is None or not self._mask.hides(node)
 
     def _orphans(self) -> int:
-        """Return how many vectors belong to no node any more."""
+        """Return the number of vectors without a node."""
         return 0

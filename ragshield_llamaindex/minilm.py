@@ -1,4 +1,4 @@
-"""The small embedding model of the extra ``minilm`` as a LlamaIndex model; needs no network."""
+"""The small embedding model of the ``minilm`` extra as a LlamaIndex model; needs no network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MiniLMEmbedding(BaseEmbedding):
     def __init__(self, **kwargs: Any) -> None:
         settings: dict[str, Any] = {"model_name": NAME, "embed_batch_size": BATCH_SIZE}
         super().__init__(**settings | kwargs)
-        _model()  # here, where somebody can install it, and not at the first text
+        _model()  # fail here if the extra is missing, not at the first text
 
     @classmethod
     def class_name(cls) -> str:
@@ -42,7 +42,7 @@ class MiniLMEmbedding(BaseEmbedding):
         return _model().embed(texts)
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._get_text_embedding(query)  # this model embeds them like documents
+        return self._get_text_embedding(query)  # the model embeds queries like documents
 
     async def _aget_text_embedding(self, text: str) -> list[float]:
         return await asyncio.to_thread(self._get_text_embedding, text)
@@ -56,5 +56,5 @@ class MiniLMEmbedding(BaseEmbedding):
 
 @cache
 def _model() -> MiniLM:
-    # One per process, not per object: workers of a pipeline get copies of those.
+    # One model per process, not per object: pipeline workers get copies of the objects.
     return MiniLM()

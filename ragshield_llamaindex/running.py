@@ -1,7 +1,7 @@
-"""Which pipelines and engines are running, as LlamaIndex's instrumentation tells it.
+"""A record of running pipelines and engines, from LlamaIndex's instrumentation.
 
-A store is not told which pipeline writes into it, nor a step or a postprocessor which others there
-are. The span of a call names its object.
+A store does not know which pipeline writes into it, and a step or postprocessor does not know its
+neighbours. The span of a call names the called object.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llama_index_instrumentation.span_handlers import BaseSpanHandler
 
 T = TypeVar("T")
 
-# Fields of steps and postprocessors that have a language model read nodes: metadata extractors,
-# parsers of tables, rerankers.
+# Fields of steps and postprocessors that let a language model read nodes: metadata extractors,
+# table parsers, rerankers.
 READ_BY_MODELS = ("llm", "program")
 
 WATCHED = (IngestionPipeline, BaseQueryEngine, BaseChatEngine)
@@ -27,7 +27,7 @@ _RUNNING: ContextVar[tuple[object, ...]] = ContextVar("ragshield_running", defau
 
 
 class _Watcher(BaseSpanHandler[BaseSpan]):
-    """Notes pipelines and engines while they run, each in the context of its own call."""
+    """Records pipelines and engines while they run, each in the context of its own call."""
 
     def new_span(self, **call: Any) -> None:  # type: ignore[override]
         if isinstance(call["instance"], WATCHED):
@@ -45,29 +45,29 @@ _WATCHER = _Watcher()
 
 
 def watch() -> None:
-    """Begin to note what runs; once for all."""
+    """Begin to record running objects; only the first call has an effect."""
     root = get_dispatcher()
     if not any(handler is _WATCHER for handler in root.span_handlers):
         root.add_span_handler(_WATCHER)
 
 
 def running(kind: type[T]) -> list[T]:
-    """Return the objects of a kind in whose calls this is, innermost first."""
+    """Return the objects of a kind whose calls are running here, innermost first."""
     return [one for one in reversed(_RUNNING.get()) if isinstance(one, kind)]
 
 
 def read_by_model(step: object) -> bool:
-    """Return whether a step or postprocessor has a language model read nodes."""
+    """Return whether a step or postprocessor lets a language model read nodes."""
     return any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
 
 
 def expect_no_docstore(pipeline: IngestionPipeline, arguments: str) -> None:
-    """Refuse a plain pipeline that tells a document store of nodes which are held.
+    """Refuse a plain pipeline with a document store, which would record held nodes.
 
     Raises
     ------
     TypeError
-        If it has one; says with which arguments a guarded one does the same.
+        If it has one; names the arguments of an equivalent guarded pipeline.
     """
     if pipeline.docstore is not None:
         msg = (

@@ -1,4 +1,4 @@
-"""Node ids that are the same at each run, so that what a person decided about a node stands."""
+"""Node ids that are the same at every run, so that a person's decision on a node stands."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from llama_index.core.schema import BaseNode, MetadataMode, RelatedNodeInfo, Tra
 
 # Namespace of the ids made here.
 NAMESPACE = uuid.UUID("1f0f3b52-7d0e-4a53-9d6c-0e6b6a2c9a11")
-RANDOM = 4  # the version of UUIDs that node parsers give
+RANDOM = 4  # version of the UUIDs that node parsers assign
 
 
 class StableIds(TransformComponent):
-    """Give nodes ids made of their document and content, in place of random ones.
+    """Replace random node ids by ids made from the document and content.
 
-    Node parsers name nodes at random, so that the same part of the same document has another id at
-    each run: an index would hold it twice, a quarantine would hold it again and again, and a
-    release would be forgotten. Put this after the node parser; the guarded index and pipeline do so
-    by themselves. Ids that are no random UUIDs, and those of nodes without a source document, stay.
+    Node parsers assign random ids, so that the same part of a document has another id at each run:
+    an index would store it twice, a quarantine would hold it again and again, and a release would
+    be forgotten. Put this after the node parser; the guarded index and pipeline do so themselves.
+    Ids that are not random UUIDs, and those of nodes without a source document, stay.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class StableIds(TransformComponent):
         return "StableIds"
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Return nodes, those that get another id as copies."""
+        """Return nodes; those with a new id are copies."""
         del kwargs
         ids: dict[str, str] = {}
         seen: Counter[tuple[str, str]] = Counter()
@@ -54,7 +54,7 @@ class StableIds(TransformComponent):
         return [_renamed(node, ids) for node in nodes] if ids else nodes
 
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Return nodes, those that get another id as copies."""
+        """Return nodes; those with a new id are copies."""
         return self(nodes, **kwargs)
 
 
@@ -67,7 +67,7 @@ def _random(node_id: str) -> bool:
 
 
 def _made_of(name: str) -> str:
-    # uuid5 of a text takes UTF-8, which halves of surrogate pairs have none of.
+    # uuid5 encodes a text as UTF-8, which fails for lone surrogates.
     return str(uuid.uuid5(NAMESPACE, name.encode("utf-8", "surrogatepass").hex()))
 
 
