@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from corpora import CLEAN as LINEAGES
 from corpora import load, read_rows
 from decisions import chunks
 from rates import proportion_interval
@@ -93,7 +94,7 @@ class Texts(NamedTuple):
 
 def texts_of(base: str) -> Texts:
     """Return texts, with the vectors of MiniLM."""
-    everything = load(base)
+    everything = load(base, lineage=LINEAGES[base])
     order = np.random.default_rng(0).permutation(len(everything))
     raw, asked = load("poisonedrag_nq"), load("poisonedrag_nq", text="text_blackbox")
     targets = [row["target_question_id"] for row in read_rows("poisonedrag_nq")]
@@ -112,7 +113,7 @@ def of_model(batch: Batch, name: str) -> Batch:
     vectors = batch.vectors  # MiniLM's, stored beside the corpora
     if name != "MiniLM":
         vectors = embedded(f"models-{name}", batch.texts, MODELS[name])
-    return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=vectors)
+    return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=vectors, lineages=batch.lineages)
 
 
 def held(guard: Guard, batches: Sequence[Batch]) -> tuple[int, int]:

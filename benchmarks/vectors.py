@@ -43,7 +43,9 @@ class Model(Protocol):
         ...
 
 
-def embedded(name: str, texts: Sequence[str], model: Callable[[], Model] = MiniLM) -> np.ndarray:
+def embedded(
+    name: str, texts: Sequence[str], model: Callable[[], Model] | None = None
+) -> np.ndarray:
     """Return the vectors of texts, shape (n, dim), unit length.
 
     Parameters
@@ -53,14 +55,14 @@ def embedded(name: str, texts: Sequence[str], model: Callable[[], Model] = MiniL
     texts
         The texts; each is embedded once, and then found by its hash.
     model
-        Makes the model of all vectors in that file; called only if a text is missing.
+        Makes the model of all vectors in that file, where a text is missing; MiniLM by default.
     """
     path = vectors_folder() / f"{name}.npz"
     known = _read(path)
     keys = [_key(text) for text in texts]
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
     if missing:
-        _embed(name, path, known, missing, model())
+        _embed(name, path, known, missing, (model or MiniLM)())
     found = np.array([known[key] for key in keys], dtype=np.float32).reshape(len(keys), -1)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     return found
