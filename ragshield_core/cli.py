@@ -1,4 +1,4 @@
-"""The command ``ragshield``; what a command needs is imported when it is called."""
+"""The command ``ragshield``, which imports a subcommand's modules when it is called."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from ragshield_core.model.errors import RAGShieldError
 
-# A package that brings a command names its function in this group of entry points.
+# Group of entry points in which other packages name the functions of their commands.
 ENTRY_POINT_GROUP = "ragshield.commands"
 TOOLS = "ragshield_core.tools"
-# Of each command, where it is, and what the overview says of it.
+# Location of each command, and its line in the overview.
 COMMANDS = {
     "scan": (f"{TOOLS}.audit.command:scan_command", "Look for poison in a knowledge base."),
     "fit": (f"{TOOLS}.audit.command:fit_command", "Fit a guard on a knowledge base."),
@@ -50,7 +50,7 @@ COMMANDS = {
 }
 
 
-# Extras that bring a module.
+# Extras that install each module.
 EXTRAS = {
     "faiss": "langchain,community,minilm",
     "httpx": "webhooks",
@@ -69,12 +69,12 @@ EXTRAS = {
     "yaml": "canary",
 }
 
-# The overview says this of commands that our other packages bring.
+# Lines in the overview for commands of our other packages.
 OF_OURS = {"demo": "Watch a guard keep a wrong answer out."}
 
 
 class Commands(TyperGroup):
-    """Loads a command when it is called; the overview needs none of them."""
+    """Group of commands that loads one when it is called, and none for the overview."""
 
     listing = False
 
@@ -83,7 +83,7 @@ class Commands(TyperGroup):
         return [*COMMANDS, *sorted(_of_others())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return a command; for the overview, its name and a line."""
+        """Return a command, or a stub with its name and a line for the overview."""
         point = _of_others().get(cmd_name)
         if point is None and cmd_name not in COMMANDS:
             return None
@@ -113,18 +113,18 @@ class Commands(TyperGroup):
 
 
 def _readable(command: Any) -> Any:
-    """Return a command whose help is plain: frames and columns of types leave no room for words."""
+    """Return a command with plain help: frames and columns of types leave no room for words."""
     command.rich_markup_mode = None
     for below in getattr(command, "commands", {}).values():
-        # Set, it is wrapped; else it would be cut.
+        # Click wraps a short help that is set, and cuts a derived one.
         below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
         _readable(below)
     return command
 
 
 def _missing(error: ImportError) -> str:
-    """Return what is to be installed for a module that is not there; other errors are raised."""
-    if "pip install" in str(error):  # ours, which name the extra
+    """Return a message with the extra of a missing module; raise any other error."""
+    if "pip install" in str(error):  # RAGShield's own message, with the extra
         return str(error)
     module = (error.name or "").partition(".")[0]
     if not module or module.startswith("ragshield"):

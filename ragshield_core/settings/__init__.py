@@ -1,4 +1,4 @@
-"""What a deployment decides without code: settings of a file and of the environment."""
+"""Settings of a deployment, from a file and the environment."""
 
 from ragshield_core.settings.reading import Settings
 

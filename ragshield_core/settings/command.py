@@ -1,4 +1,4 @@
-"""``ragshield config``, and what settings are to the other commands: their defaults."""
+"""``ragshield config``, and settings as defaults of other commands' options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show_config(
         Literal["table", "json"], typer.Option("--format", help="json is for programs.")
     ] = "table",
 ) -> None:
-    """Show every setting, and where it is from; passwords and keys are hidden."""
+    """Show every setting and its origin; passwords and keys are hidden."""
     path = context.obj
     found = list(listed(Settings.read(path), path))
     if form == "json":
@@ -48,9 +48,9 @@ def show_config(
 
 
 def apply_settings(context: typer.Context, path: Path | None) -> None:
-    """Make what file and environment say the defaults of all commands' options.
+    """Make the settings of file and environment the defaults of all commands' options.
 
-    Only what is said there: commands have defaults of their own.
+    Settings that neither sets leave a command's own default.
     """
     context.obj = path
     settings = Settings.read(path)

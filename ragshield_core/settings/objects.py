@@ -1,4 +1,4 @@
-"""Objects of the user's own code that a command or a setting names: ``module:object``."""
+"""Objects of the user's code, by the name ``module:object`` in a command or a setting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ragshield_core.model.errors import ConfigurationError
 
 
 def named_object(name: str) -> Any:
-    """Return what ``module:object`` names; a function without parameters is called for it.
+    """Return the object of a ``module:object`` name; call a function without parameters for it.
 
     Raises
     ------
     ConfigurationError
-        If there is no such module, or nothing of that name in it.
+        If there is no such module, or no such object in it.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -36,7 +36,7 @@ def named_object(name: str) -> Any:
 
 @contextmanager
 def modules_here() -> Iterator[None]:
-    """Let modules of the working directory be found, also those that are imported when asked."""
+    """Put the working directory on the path of modules, for late imports as well."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

@@ -1,9 +1,9 @@
 """Settings of a guard and of the command line: from a file, the environment, or both.
 
-``ragshield.toml`` in the working directory, or the file that ``RAGSHIELD_CONFIG`` names. Variables
-that begin with ``RAGSHIELD_`` are stronger than the file, and what is given in code or on the
-command line is the strongest. Keys that nobody knows are refused: behind a mistyped one the default
-would stay in force.
+The file is ``ragshield.toml`` in the working directory, or the one in ``RAGSHIELD_CONFIG``.
+Variables that begin with ``RAGSHIELD_`` override the file; arguments in code and options of the
+command line override both. Unknown keys are refused, since a mistyped key would leave the default
+in force.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ragshield_core.model.policy import Policy
 FILE = "ragshield.toml"
 PREFIX, BELOW = "RAGSHIELD_", "__"
 FILE_VARIABLE = f"{PREFIX}CONFIG"
-# In no file: it would lie beside the database whose log the keys protect.
+# Never in the file: it would lie beside the database whose log the keys protect.
 SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY", f"{PREFIX}WEBHOOK_SECRET")
-# No settings, but known: the file itself, and where tests and benchmarks find what they need.
+# Known variables that are no settings: the file's name, and places for tests and benchmarks.
 OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA", f"{PREFIX}TEST_POSTGRES")
 
 
 class Settings(BaseSettings):
-    """What a deployment decides about a guard, without code.
+    """Settings of a guard and of the command line.
 
     Parameters
     ----------
@@ -52,36 +52,36 @@ class Settings(BaseSettings):
         SQLAlchemy URL of knowledge, quarantine and log, or the path of an SQLite file; the default
         is ``sqlite:///ragshield.db``, in the working directory.
     namespace
-        Of the tenant.
+        Name of the tenant.
     store
-        Name of the store whose held entries commands look at; ``None``, the default, for all.
+        Name of the store whose held entries commands show; ``None``, the default, for all.
     detectors
-        Kinds of the built-in detectors that a new guard has, between commas in a variable;
+        Names of the built-in detectors of a new guard, with commas between them in a variable;
         ``None``, the default, for all.
     policy
         Of a new guard, see :class:`~ragshield_core.Policy`.
     calibration_of
-        Namespace whose calibration a new guard takes over; ``None``, the default, for none.
+        Namespace whose calibration a new guard copies; ``None``, the default, for none.
     lease
         Seconds without a sign of life after which a process counts as crashed; ``None``, the
-        default, for those of :meth:`Guard.open <ragshield_core.Guard.open>`.
+        default, for the default of :meth:`Guard.open <ragshield_core.Guard.open>`.
     by
-        Who decides where a command does not say; kept in the log.
+        Default name of the person who decides, for the log.
     webhook
-        Address that is told of groups that are held, long queues and detectors that fail, signed
-        with the secret of ``RAGSHIELD_WEBHOOK_SECRET``; ``None``, the default, for none. See
+        Address for notices of held groups, long queues and failing detectors, signed with the
+        secret in ``RAGSHIELD_WEBHOOK_SECRET``; ``None``, the default, for none. See
         :class:`~ragshield_core.tools.review.notifications.Webhook`.
     webhook_format
         ``"slack"`` or ``"teams"`` if the address is an incoming webhook of that chat, which takes
         messages for people and no signature; ``"signed"`` by default.
     review_url
-        Where ``ragshield review`` is served: messages of a chat have a link there; ``None``, the
-        default, for no link.
+        Address of ``ragshield review``, for links in messages of a chat; ``None``, the default, for
+        no link.
     group, longest_queue
-        From how many waiting entries on a group, or the queue, is told of; see
+        Number of waiting entries of a group, or of the queue, that causes a notice; see
         :class:`~ragshield_core.tools.review.notifications.Notifier`.
     into
-        The guarded store that ``ragshield quarantine release`` puts entries back into, as
+        The guarded store into which ``ragshield quarantine release`` writes entries, as
         ``module:object``; ``None``, the default, for none.
 
     Examples
@@ -116,14 +116,14 @@ class Settings(BaseSettings):
         Parameters
         ----------
         path
-            Of the file; ``None``, the default, for the one that ``RAGSHIELD_CONFIG`` names, or else
-            ``ragshield.toml`` in the working directory, if it is there.
+            Of the file; ``None``, the default, for the one in ``RAGSHIELD_CONFIG``, or else
+            ``ragshield.toml`` in the working directory, if it exists.
 
         Raises
         ------
         ConfigurationError
-            If a file that was named is not there or is no TOML, a key is unknown, or a value is
-            none; the message names the key, where it stands, and the nearest known one.
+            If a named file is missing or no TOML, a key is unknown, or a value is invalid; the
+            message has the key, its place, and the nearest known key.
         """
         file = file_of(path)
         _check_variables()
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
 
         try:
             found = OfFile()
-        except SettingsError as error:  # such as JSON that is none
+        except SettingsError as error:  # such as invalid JSON
             msg = f"the environment cannot be read: {error}."
             raise ConfigurationError(msg) from None
         except ValidationError as error:
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such files
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return what is given in code, in the environment, and in the file."""
+        """Return the sources of settings, strongest first: code, environment, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @field_validator("database")
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         url = database_url(named)
         try:
             shown(url)
-        except ArgumentError:  # which would quote it, with its password
+        except ArgumentError:  # its message would quote the URL with its password
             msg = "is no SQLAlchemy URL, such as sqlite:///ragshield.db"
             raise ValueError(msg) from None
         return url
@@ -185,9 +185,9 @@ class Settings(BaseSettings):
 
 
 def listed(settings: Settings, path: str | Path | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yield every setting that :meth:`Settings.read` returned of a path, and where it is from.
+    """Yield name, value and origin of every setting that :meth:`Settings.read` returned.
 
-    By name, as it is shown: without secrets.
+    Values are for display, without secrets.
     """
     file = file_of(path)
     of_file = {} if file is None else dict(_flat(_parsed(file)))
@@ -204,12 +204,12 @@ def listed(settings: Settings, path: str | Path | None = None) -> Iterator[tuple
 
 
 def file_of(path: str | Path | None = None) -> Path | None:
-    """Return the file that settings are read from, if there is one.
+    """Return the file of the settings, if there is one.
 
     Raises
     ------
     ConfigurationError
-        If one was named that is not there.
+        If a named file does not exist.
     """
     named = path if path is not None else os.environ.get(FILE_VARIABLE)
     if not named:
@@ -231,7 +231,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _known() -> dict[str, list[str]]:
-    """Return the names of all settings, those below another with their owner."""
+    """Return the names of all settings, each with the names below it."""
     known: dict[str, list[str]] = {}
     for name, field in Settings.model_fields.items():
         kind = field.annotation
@@ -243,7 +243,7 @@ def _known() -> dict[str, list[str]]:
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each setting by its whole name: ``policy.quarantine_at``."""
+    """Yield each setting by its full name, such as ``policy.quarantine_at``."""
     below = _known()
     for name, value in values.items():
         if below.get(name) and isinstance(value, Mapping):
@@ -257,7 +257,7 @@ def _variable(name: str) -> str:
 
 
 def _check_variables() -> None:
-    """Refuse variables that look like settings and are none."""
+    """Refuse unknown variables that look like settings."""
     known = {*SECRETS, *OTHERS}
     for name, below in _known().items():
         known |= {_variable(name), *(_variable(f"{name}.{inner}") for inner in below)}
@@ -271,7 +271,7 @@ def _check_variables() -> None:
 
 
 def _said(error: ValidationError, file: Path | None, of_file: Mapping[str, Any]) -> str:
-    """Return what is wrong, without what was given: that may be a secret."""
+    """Return a message about all errors, without the given values, which may be secrets."""
     known = _known()
     problems = []
     for one in error.errors(include_url=False, include_input=False, include_context=False):

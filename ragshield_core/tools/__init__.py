@@ -1,4 +1,4 @@
-"""What people run beside a guard: audits, canaries, evaluation, review, telemetry.
+"""Tools beside a guard: audits, canaries, evaluation, review, telemetry.
 
 The kernel imports none of them: it finds them by entry points, see :mod:`ragshield_core.hooks`.
 """

@@ -1,4 +1,4 @@
-"""A report of cases, of any tool, as HTML and as Markdown: verdict, next steps, cases, texts."""
+"""Report of a tool's cases as HTML and as Markdown: verdict, next steps, cases, texts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import MEANINGS, Severity
 from ragshield_core.tools.page import bars, bullets, escaped, table, verdict_box, whole_page
 
-# Cases and texts that are shown: a page of thousands helps nobody.
+# Cases on a page, and texts of a case: a page of thousands helps nobody.
 SHOWN_CASES, SHOWN_TEXTS = 200, 6
-# Characters of a text, around the sentence that convicts.
+# Characters of a text, around the convicting sentence.
 SHOWN = 900
-SUSPECT = "suspect"  # in the place of a severity, where none is known
+SUSPECT = "suspect"  # stands for an unknown severity
 BADGES: dict[str, str] = {
     Severity.CRITICAL: "bad",
     Severity.HIGH: "bad",
     Severity.MEDIUM: "warn",
     SUSPECT: "bad",
 }
-# Cases in Markdown, ids of a case, and characters of what an entry says.
+# Cases in Markdown, ids of a case, and characters of a quotation.
 LISTED_CASES, LISTED_IDS, QUOTED = 50, 10, 300
-# What has a meaning in Markdown.
+# Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownText:
-    """A text of a case; the part in ``span`` convicts it."""
+    """A text of a case; ``span`` is its convicting part."""
 
     id: str
     text: str
@@ -44,35 +44,35 @@ class ShownText:
 class ShownCase:
     """A case as reports show it."""
 
-    # What it is, what it does, why it is suspected, what to do, and who says so
+    # One sentence each: title, effect, evidence, advice, and the detectors or people behind it
     title: str
     severity: str  # its severity, or SUSPECT
-    # Those that are known, worst first, and how many there are; 0 if these are all
+    # The known ids, worst first; n_entries counts all entries, and is 0 if all ids are known
     entry_ids: tuple[str, ...]
-    texts: tuple[ShownText, ...]  # of the first ones
+    texts: tuple[ShownText, ...]  # of the first entries
     evidence: str
     by: str
     effect: str = ""
     beside: tuple[str, ...] = ()  # ids to look at as well
-    quote: str = ""  # the words that convict
+    quote: str = ""  # the convicting words
     advice: str = ""
     n_entries: int = 0
 
-    detectors: tuple[str, ...] = ()  # names of those that found any of them
+    detectors: tuple[str, ...] = ()  # names of the detectors with findings in it
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values: reports hold no texts."""
+        """Return the case as JSON-ready values without texts."""
         names = ("severity", "title", "entry_ids", "beside", "detectors", "evidence", "effect")
         return {name: getattr(self, name) for name in (*names, "advice")}
 
     def n_more(self, shown: int) -> int:
-        """Return how many entries there are beyond so many that are shown."""
+        """Return the number of entries beyond the ``shown`` ones."""
         return max(self.n_entries, len(self.entry_ids)) - shown
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a report: each of its fields is shown if it is there, in this order."""
+    """A part of a report, which shows its non-empty fields in this order."""
 
     heading: str = ""
     text: str = ""
@@ -85,7 +85,7 @@ class Part:
     lines: Sequence[str] = ()
 
     def html(self) -> str:
-        """Return it as HTML."""
+        """Return the part as HTML."""
         return "".join(
             (
                 f"<h2>{escaped(self.heading)}</h2>" if self.heading else "",
@@ -97,7 +97,7 @@ class Part:
         )
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the part as Markdown."""
         shown = [f"## {self.heading}"] if self.heading else []
         shown += [plain(self.text)] if self.text else []
         if self.rows:
@@ -113,19 +113,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
-    """What stands in every report of cases."""
+    """The contents of a report of cases."""
 
-    question: str  # the heading: what the report answers
+    question: str  # the heading: the question that the report answers
     verdict: str  # the answer; its first sentence is shown large
     style: str  # `"good"`, `"warn"` or `"bad"`
-    source: str  # what was looked at: hostile
-    looked_at: str  # how many entries, when, by which version; see looked_at
-    steps: Sequence[str]  # what to do next, a sentence each
+    source: str  # name of the judged data; may be hostile
+    looked_at: str  # number of entries, time and version; see looked_at
+    steps: Sequence[str]  # next steps, a sentence each
     heading: str = ""  # of the cases
-    # The first of them, and how many there are
+    # The first cases, and the number of all
     cases: Sequence[ShownCase] = ()
     n_cases: int = 0
-    parts: Sequence[Part] = ()  # what follows the cases
+    parts: Sequence[Part] = ()  # come after the cases
 
     @property
     def answers(self) -> tuple[str, str]:
@@ -135,12 +135,12 @@ class CaseReport:
 
 
 def looked_at(what: str, at: dt.datetime) -> str:
-    """Return what was looked at, when, and by which version; ``at`` is in UTC."""
+    """Return a phrase with the judged data, the time ``at`` in UTC, and the version."""
     return f"{what}, looked at on {at:%Y-%m-%d %H:%M} UTC by RAGShield {version('ragshield')}"
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins and ends as a sentence does.
+    """Return a text with a capital and a full stop.
 
     >>> sentence("it opens with a question")
     'It opens with a question.'
@@ -149,12 +149,12 @@ def sentence(text: str) -> str:
 
 
 def span_of(findings: Sequence[Finding]) -> tuple[int, int] | None:
-    """Return the part of a text that convicts it, if one is known."""
+    """Return the convicting part of a text, if known."""
     return next((f.span for f in findings if f.span is not None and not f.beside), None)
 
 
 def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
-    """Return a whole page; ``more`` are pieces of HTML that follow."""
+    """Return a whole page; ``more`` are pieces of HTML at its end."""
     body = [
         f"<h1>{escaped(report.question)}</h1>",
         verdict_box(*report.answers, report.style),
@@ -174,7 +174,7 @@ def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
 
 
 def _legend(report: CaseReport) -> str:
-    """Return what the severities mean that are in a report."""
+    """Return the meanings of the severities in a report."""
     badges = {case.severity for case in report.cases}
     return "; ".join(f"{one}: {MEANINGS[one]}" for one in Severity if one in badges & {*MEANINGS})
 
@@ -202,7 +202,7 @@ def _case(number: int, case: ShownCase) -> str:
 
 
 def _text(shown: ShownText) -> str:
-    """Return the id of an entry and its text, with the part marked that convicts."""
+    """Return the id of an entry and its text, with the convicting part marked."""
     text = shown.text
     start, end = shown.span or (0, 0)
     begin = max(0, min(start - SHOWN // 3, len(text) - SHOWN))
@@ -219,12 +219,12 @@ def _text(shown: ShownText) -> str:
 
 
 def _lines(text: str) -> str:
-    """Return a text that shows hidden characters; line breaks stay."""
+    """Return a text with hidden characters made visible; line breaks stay."""
     return "\n".join(printable(line, SHOWN * 4) for line in text.split("\n"))
 
 
 def markdown(report: CaseReport) -> str:
-    """Return the same, but for whole texts, for a comment or a summary in CI."""
+    """Return the report without full texts, for a comment or a summary in CI."""
     head, rest = report.answers
     lines = [
         f"# {report.question}",
@@ -245,7 +245,7 @@ def markdown(report: CaseReport) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return a sentence as Markdown that shows it as it is.
+    r"""Return a sentence with Markdown's characters escaped.
 
     >>> print(plain("1 < 2 *here*"))
     1 \< 2 \*here\*
@@ -254,7 +254,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return hostile text as code: no link, no picture, no name that is told.
+    """Return hostile text as code, without links, pictures or mentions of people.
 
     >>> code("a `b` @team")
     '`` a `b` @team ``'

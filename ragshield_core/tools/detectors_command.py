@@ -1,4 +1,4 @@
-"""``ragshield detectors``: what is looked for, and how."""
+"""``ragshield detectors``: commands that list and explain detectors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ console = Console()
 
 @detectors_app.command("list")
 def list_detectors(*, form: AsListing = Listing.TABLE) -> None:
-    """List detectors: what each looks for, what it needs, when it judges, its taxonomy."""
+    """List detectors with their targets, needs, times of judging and taxonomy."""
     found = [_summary(one) for one in (BUILT_IN | ON_REQUEST | FOR_RETRIEVAL).values()]
     if form is Listing.JSON:
         typer.echo(json.dumps(found, indent=2))
@@ -71,7 +71,7 @@ def explain(
 
 
 def _summary(detector: type[AnyDetector]) -> dict[str, Any]:
-    """Return what the list says of a detector, JSON-ready."""
+    """Return a detector's values in the list, JSON-ready."""
     name = detector.name
     kind = "retrieval" if name in FOR_RETRIEVAL else "on request"
     threshold = getattr(detector, "default_threshold", None)

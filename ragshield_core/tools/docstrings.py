@@ -1,4 +1,4 @@
-"""What docstrings say, for people at a terminal."""
+"""Texts of docstrings for people at a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROLE = re.compile(r":[a-z]+:`([^`]*)`")
 
 
 def sections(documented: type) -> dict[str, str]:
-    """Return the parts of a class's docstring by heading; ``""`` is what stands before them."""
+    """Return the parts of a class's docstring by heading, ``""`` for the part before the first."""
     parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.getdoc(documented) or "", flags=re.MULTILINE)
     return {"": parts[0].strip()} | {
         heading: text.strip() for heading, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -17,7 +17,7 @@ def sections(documented: type) -> dict[str, str]:
 
 
 def parameters(documented: type) -> dict[str, str]:
-    """Return what is said of each parameter of a class, on one line and without markup."""
+    """Return the description of each parameter of a class, on one line and without markup."""
     found: dict[str, str] = {}
     for names, text in re.findall(
         r"^(\S.*)\n((?:(?: +.*)?\n?)*)", sections(documented).get("Parameters", ""), re.MULTILINE
@@ -37,5 +37,5 @@ def plain(text: str) -> str:
 
 
 def _named(role: re.Match[str]) -> str:
-    """Return the last part of the name that a role points at."""
+    """Return the last part of the name in a role."""
     return role[1].rpartition("<")[2].rstrip(">").rpartition(".")[2].lstrip("~")

@@ -1,4 +1,4 @@
-"""``ragshield init``: a file of settings to begin with."""
+"""``ragshield init``: the command that writes a file of all settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = f"""Settings of RAGShield, each with its default. Take the "# " from thos
 RAGSHIELD_NAME is stronger than this file, RAGSHIELD_POLICY__NAME than its policy. What is None by
 default is none while its line is commented out.
 Secrets stand in variables only: {", ".join(SECRETS)}."""
-# Of settings that have no value by default.
+# Example values of settings without a default.
 EXAMPLES: dict[str, Any] = {
     "store": "handbook",
     "detectors": ["clique", "instruction"],
@@ -38,7 +38,7 @@ EXAMPLES: dict[str, Any] = {
 def init_command(
     path: Annotated[Path, typer.Argument(help="Of the file; none is overwritten.")] = Path(FILE),
 ) -> None:
-    """Write a file of settings: every one with its default, commented out."""
+    """Write a file of all settings with their defaults, commented out."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(settings_file())
@@ -50,7 +50,7 @@ def init_command(
 
 
 def settings_file() -> str:
-    """Return the text of the file."""
+    """Return the text of the file of settings."""
     lines = [_comment(HEAD), "", *_settings(Settings)]
     for name, field in Settings.model_fields.items():
         kind: Any = field.annotation
@@ -73,7 +73,7 @@ def _settings(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _brief(text: str) -> str:
-    """Return the first sentence, without what to read besides."""
+    """Return the first sentence, without its reference to other documentation."""
     first = re.split(r"(?<!e\.g)\. (?=[A-Z`\"])", text)[0].rstrip(".")
     return re.sub(r"; see [\w.]+$", "", first) + "."
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how a command takes them as one value."""
+"""Options that commands share, in groups that a command takes as one value."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
 
 
 class Listing(StrEnum):
-    """What a list is printed as."""
+    """Form of a printed list."""
 
     TABLE = "table"
     JSON = "json"
 
 
 class Form(StrEnum):
-    """What a report is printed as."""
+    """Form of a printed report."""
 
     TABLE = "table"
     JSON = "json"
@@ -42,7 +42,7 @@ class Form(StrEnum):
     MARKDOWN = "markdown"
 
 
-# What a report is written as, by the ending of the file.
+# Form of a written report, by the ending of its file.
 ENDINGS = {
     ".json": "json",
     ".sarif": "sarif",
@@ -72,7 +72,7 @@ Into = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """The options that say whose quarantine is meant."""
+    """The options that choose a tenant's quarantine."""
 
     database: DatabaseUrl = DEFAULT_URL
     namespace: Annotated[str, typer.Option(help="Of the tenant.")] = "default"
@@ -82,7 +82,7 @@ class Tenant:
         return Quarantine(self.database, namespace=self.namespace)
 
     def opened(self) -> Quarantine:
-        """Return a quarantine that exists: a mistyped name must not look like an empty one."""
+        """Return an existing quarantine: a mistyped name must not look like an empty one."""
         quarantine = self.quarantine()
         if not quarantine.exists():
             msg = (
@@ -95,7 +95,7 @@ class Tenant:
 
 @dataclass(frozen=True, kw_only=True)
 class Place(Tenant):
-    """The same, and of which of its stores."""
+    """The options that choose a tenant's quarantine and one of its stores."""
 
     store: Annotated[
         str | None, typer.Option(help="Only that of the store of that name; default: of all.")
@@ -108,7 +108,7 @@ class Place(Tenant):
 
 @dataclass(frozen=True, kw_only=True)
 class Reports:
-    """The options that say how a report is printed, and where it is written."""
+    """The options that choose a report's form and its files."""
 
     form: Annotated[
         Form,
@@ -127,7 +127,7 @@ class Reports:
     ] = False
 
     def check(self) -> None:
-        """Refuse what cannot be written, before an hour of work."""
+        """Refuse files that cannot be written, before an hour of work."""
         for path in self.output or ():
             check_folder_of(path)
             if path.suffix.lower() not in ENDINGS:
@@ -142,10 +142,10 @@ class Reports:
         table: Callable[[], None],
         console: Console,
     ) -> None:
-        """Write the files, and print what was asked for.
+        """Write the files, and print the report in the chosen form.
 
-        ``forms`` make the report, ``table`` prints it for people, and the verdict is the whole
-        answer in a sentence or two.
+        ``forms`` make the report, ``table`` prints it for people, and the verdict is the answer in
+        one or two sentences.
         """
         text = cache(lambda form: forms[form]())
         for path in self.output or ():
@@ -159,7 +159,7 @@ class Reports:
 
 
 def check_folder_of(path: Path) -> None:
-    """Refuse a file whose folder is not there, before an hour of work."""
+    """Refuse a file in a missing folder, before an hour of work."""
     if not path.parent.is_dir():
         msg = f"{path.parent} is not a folder, so {path.name} cannot be written; make it."
         raise SourceError(msg)
@@ -203,7 +203,7 @@ def _options_of(group: type[Any]) -> list[Parameter]:
 
 
 def live_store(name: str, *methods: str) -> Any:
-    """Return the guarded store, index or pipeline that ``module:object`` names.
+    """Return the guarded store, index or pipeline of a ``module:object`` name.
 
     Raises
     ------

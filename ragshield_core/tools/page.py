@@ -1,4 +1,4 @@
-"""One design for the reports that are pages of HTML; all that is shown is escaped."""
+"""One design for reports in HTML, which escapes all values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ svg .poison { fill: var(--bad); stroke: var(--bad); }
 summary { cursor: pointer; }
 @media print { body { margin: 0; max-width: none; } details:not([open]) > * { display: block; } }
 """
-# No script runs, and nothing is loaded from anywhere, whatever a text says.
+# No text can run a script or load a resource.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -64,12 +64,12 @@ def whole_page(title: str, body: Iterable[str]) -> str:
 
 
 def escaped(value: object, limit: int = 2_000) -> str:
-    """Return any value as text that no browser takes for HTML, and no screen obeys."""
+    """Return any value as text without HTML or control characters."""
     return html.escape(printable(str(value), limit))
 
 
 def verdict_box(head: str, rest: str, style: str) -> str:
-    """Return the answer that stands first: its first sentence, without the end, and the others."""
+    """Return a box with the answer: its first sentence, without the full stop, and the others."""
     return (
         f'<div class="verdict {style}"><b>{escaped(head)}.</b>'
         f"{f'<p>{escaped(rest)}</p>' if rest else ''}</div>"

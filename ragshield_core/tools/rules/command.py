@@ -1,4 +1,4 @@
-"""``ragshield rules``: rules that people make, listed, made and revoked."""
+"""``ragshield rules``: commands that list, make and revoke rules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def revoke(
     by: By,
     reason: Reason,
 ) -> None:
-    """Take a rule back; what came in by it stays until an audit judges it."""
+    """Take a rule back; entries that it let in stay until an audit judges them."""
     rule = Rules(place.quarantine()).revoke(number, by=by, reason=reason)
     console.print(Text(f"{rule.told()} is revoked"))
 

@@ -1,4 +1,4 @@
-"""What rules add to a guard: findings that they excuse."""
+"""Hook of the rules: it excuses findings of a guard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.tools.rules.register import Rules
 
-# Rules that are in force are read again only when the database has changed.
+# One object per quarantine: it reads its rules again only when the database has changed.
 _rules: WeakKeyDictionary[Quarantine, Rules] = WeakKeyDictionary()
 
 
@@ -23,7 +23,7 @@ _rules: WeakKeyDictionary[Quarantine, Rules] = WeakKeyDictionary()
 def excuse(
     quarantine: Quarantine, batch: Batch, decisions: Mapping[int, Decision], policy: Policy
 ) -> Mapping[int, Decision]:
-    """Return decisions by the rules of a quarantine."""
+    """Return the decisions that change by the rules of a quarantine."""
     from ragshield_core.tools.rules.register import Rules  # noqa: PLC0415 - SQLAlchemy
 
     if quarantine not in _rules:

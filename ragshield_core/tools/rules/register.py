@@ -1,4 +1,4 @@
-"""Rules about sources: kept beside the quarantine, vouched for by its audit log, and applied."""
+"""Register of rules about sources, in the quarantine's database and checked by its audit log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ logger = logging.getLogger("ragshield")  # numbers, never values
 NEVER: Literal["never"] = "never"
 # Characters of a source, a reason and a name; and of a name in messages.
 LONGEST, SHOWN = 2000, 60
-# A rule excuses these findings only if it names the detector: indirect prompt injection and
-# obfuscation. An honest source may be unusual by resemblance, templates and labels. Orders to the
-# model and hidden text come from whoever got into its pages, and one such text is an attack.
+# Taxonomy of findings that a rule excuses only by naming the detector: indirect prompt injection
+# and obfuscation. An honest source may have unusual resemblance, templates and labels, but orders
+# to the model and hidden text come from an intruder, and one such text is an attack.
 HOSTILE = frozenset({"AML.T0051.001", "AML.T0068"})
-# The same detectors by their names: findings need not have a taxonomy.
+# Names of the same detectors: findings need not have a taxonomy.
 HOSTILE_BY_NAME = frozenset({"instruction", "hidden_text"})
-# What to know before a rule is made.
+# Warning to everybody who makes a rule.
 CAUTION = (
     "the lineage of an entry is a claim of whoever brings it: trust only a source whose name "
     "nobody else can write into metadata"
@@ -40,7 +40,7 @@ CAUTION = (
 
 
 def is_hostile(finding: Finding) -> bool:
-    """Return whether only a rule that names its detector excuses a finding."""
+    """Return whether a finding is excused only by a rule that names its detector."""
     return finding.detector in HOSTILE_BY_NAME or not HOSTILE.isdisjoint(finding.taxonomy)
 
 
@@ -51,22 +51,22 @@ class Rule:
     Attributes
     ----------
     number
-        Its name; of the whole database, without gaps.
+        Its number in the whole database, without gaps.
     source
-        The lineage of the entries, compared to the bit.
+        The lineage of the entries, which has to match exactly.
     namespace, store
-        Where it counts; a store of ``None`` stands for all of the namespace.
+        Scope of the rule; a store of ``None`` stands for all stores of the namespace.
     detectors
-        Whose findings it excuses. ``None`` for all but those of hidden text and instructions.
+        Names of the detectors that it covers. ``None`` for all but hidden text and instructions.
     reason, made_by, made_at
-        Why, who and when.
+        Reason, author and time.
     expires_at
-        When it stops counting; ``None`` for never.
+        End of the rule; ``None`` for never.
     revoked_at, revoked_by
-        Who has taken it back, if somebody has.
+        Time and author of its revocation, if any.
     vouched
-        Whether the row is as the audit log says. ``False`` for one that was changed, or slipped in,
-        past RAGShield: it does not count.
+        Whether the audit log confirms the row. A row that somebody changed or inserted without
+        RAGShield is ``False``, and the rule does not count.
     """
 
     number: int
@@ -83,7 +83,7 @@ class Rule:
     vouched: bool = True
 
     def standing(self, now: dt.datetime) -> Literal["in force", "expired", "revoked", "broken"]:
-        """Return whether it counts at a time; "broken" is one that the log does not vouch for."""
+        """Return its state at a time; the log does not confirm a "broken" rule."""
         if not self.vouched:
             return "broken"
         if self.revoked_at is not None:
@@ -91,13 +91,13 @@ class Rule:
         return "expired" if self.expires_at is not None and self.expires_at <= now else "in force"
 
     def excuses(self, finding: Finding) -> bool:
-        """Return whether it excuses findings of that detector."""
+        """Return whether the rule excuses a finding, by its detector."""
         if self.detectors is not None:
             return finding.detector in self.detectors
         return not is_hostile(finding)
 
     def told(self) -> str:
-        """Return the rule in a few words, without its source: that may be hostile."""
+        """Return the rule in a few words, without its source, which may be hostile."""
         until = "without an end" if self.expires_at is None else f"until {self.expires_at:%Y-%m-%d}"
         by = printable(self.made_by, SHOWN)
         return f"rule {self.number} (trusted source, by {by!r}, {until})"
@@ -112,12 +112,12 @@ class Rule:
 
 
 class Rules:
-    """The rules of a quarantine's namespace, and of its store if it is one store's.
+    """The rules of a quarantine's namespace, or of one store there.
 
     Parameters
     ----------
     quarantine
-        Beside which they are kept. Rules that are made through one store's view of it
+        Its database keeps the rules. Rules made through one store's view of it
         (:meth:`ragshield_core.Quarantine.for_store`) count for that store, others for all stores
         of the namespace.
 
@@ -135,7 +135,7 @@ class Rules:
 
     def __init__(self, quarantine: Quarantine) -> None:
         self.quarantine = quarantine
-        # Version of the database, last line of the log about a rule, and what they say.
+        # Version of the database, last line of the log about a rule, and the rules at that line.
         self._known: tuple[tuple[int, ...], int, tuple[Rule, ...]] | None = None
 
     def add(
@@ -149,31 +149,31 @@ class Rules:
     ) -> Rule:
         """Make a rule, with a line in the audit log; it is in force at once, in every process.
 
-        What is held already stays held: a person releases it.
+        Held entries stay held until a person releases them.
 
         Parameters
         ----------
         source
-            A lineage, compared to the bit; :data:`CAUTION` says what a rule is worth, and the log
-            of the program repeats it.
+            A lineage, which has to match exactly; see the warning in :data:`CAUTION`, which the
+            program's log repeats.
         reason, by
-            Why, and who decided.
+            Reason of the rule, and name of its author.
         expires_at
-            When it stops counting, with a time zone; ``"never"`` has to be said.
+            End of the rule, with a time zone, or ``"never"``; there is no default.
         detectors
-            Names of those whose findings it excuses. ``None``, the default, for all but those of
-            hidden text and of instructions, which have to be named: one text of that kind is an
-            attack by itself, and no honest author writes it.
+            Names of the detectors that it covers. ``None``, the default, for all but hidden text
+            and instructions, which have to be named: one text of that kind is an attack by itself,
+            and no honest author writes it.
 
         Returns
         -------
         Rule
-            As it is kept.
+            The stored rule.
 
         Raises
         ------
         RuleError
-            If something is missing, of another form, or has passed already.
+            If an argument is missing or malformed, or the end has passed.
         QuarantineError
             If the database cannot be written.
         """
@@ -207,14 +207,13 @@ class Rules:
         return made
 
     def list(self, *, every: bool = False) -> tuple[Rule, ...]:
-        """Return the rules that are seen from here, oldest first.
+        """Return the rules of the namespace, or those that concern the store, oldest first.
 
         Parameters
         ----------
         every
-            Whether also those that are expired, revoked or broken; :meth:`Rule.standing` says
-            which are. By default those that are in force somewhere in the namespace, or in the
-            store.
+            Whether to include expired, revoked and broken rules; :meth:`Rule.standing` tells them
+            apart. By default only rules in force are returned.
         """
         if not self.quarantine.exists():
             return ()
@@ -225,19 +224,19 @@ class Rules:
     def revoke(self, number: int, *, by: str, reason: str) -> Rule:
         """Take a rule back, with a line in the audit log.
 
-        What came in by it stays where it is: an audit (``scan``) judges it without the rule.
+        Entries that it let in stay in the store: an audit (``scan``) judges them without the rule.
 
         Parameters
         ----------
         number
             Of the rule.
         by, reason
-            Who decided, and why.
+            Name of the person who revokes it, and the reason.
 
         Raises
         ------
         RuleError
-            If there is no such rule here, it is revoked already, or its row is not as the log says.
+            If there is no such rule here, it is revoked already, or the log does not confirm it.
         """
         by, reason = _checked_text("by", by), _checked_text("reason", reason)
 
@@ -262,10 +261,10 @@ class Rules:
         return self.quarantine.log.change(work, by=by, note=lambda rule: f"{rule.told()}: {reason}")
 
     def in_force(self) -> tuple[Rule, ...]:
-        """Return the rules that count for what is on its way through this quarantine, oldest first.
+        """Return the rules in force for entries that pass this quarantine, oldest first.
 
-        Asked with every batch: a look at whether the database has changed, as reads take one, and
-        if so one query by an index; rules are read again once one was made or revoked.
+        Every batch calls this. It costs a check of the database's version and, after a change, one
+        query by an index; rules are read again only if one was made or revoked.
 
         Raises
         ------
@@ -279,7 +278,7 @@ class Rules:
             latest = select(func.max(LogRow.seq)).where(LogRow.rule_number.is_not(None))
             with self.quarantine.database.read() as session:
                 position = int(session.scalar(latest) or 0)
-                if known is None or known[1] != position:  # of this very store, or of all stores
+                if known is None or known[1] != position:  # rules of this store or of all stores
                     mine = (None, self.quarantine.store)
                     rules = tuple(rule for rule in self._read(session) if rule.store in mine)
                 else:
@@ -290,18 +289,18 @@ class Rules:
     def excuse(
         self, batch: Batch, decisions: Mapping[int, Decision], policy: Policy
     ) -> Mapping[int, Decision]:
-        """Return decisions as they are once rules have excused findings; notes say which.
+        """Return the decisions after rules have excused findings, with notes on the rules.
 
-        Where rules cannot be read, none excuses anything.
+        If rules cannot be read, none excuses anything.
 
         Parameters
         ----------
         batch
             Entries.
         decisions
-            By row; others are plain admissions.
+            By row; other rows are admitted without findings.
         policy
-            Decides by the findings that are left.
+            Decides by the remaining findings.
         """
         try:
             by_source: dict[str | None, list[Rule]] = {}
@@ -335,7 +334,7 @@ class Rules:
         return {**decisions, **changed}
 
     def _read(self, session: Session) -> tuple[Rule, ...]:
-        """Return all rules that are seen from here, and which of them the log vouches for."""
+        """Return the rules of the namespace or store, and mark those that the log confirms."""
         query = select(RuleRow).where(RuleRow.namespace == self.quarantine.namespace)
         rows = [row for row in session.scalars(query.order_by(RuleRow.number)) if self._sees(row)]
         if not rows:
@@ -375,7 +374,7 @@ def _now() -> dt.datetime:
 
 
 def _checked_text(what: str, text: object) -> str:
-    """Return a text that every database keeps as it is."""
+    """Return a text if every database keeps it unchanged; else raise RuleError."""
     expected = f"expected a str of 1 to {LONGEST} characters"
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
         how = f"of {len(text)} characters" if isinstance(text, str) else f"a {type(text).__name__}"

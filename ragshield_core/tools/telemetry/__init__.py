@@ -1,4 +1,4 @@
-"""What an operator's tools hear: traces and metrics, never a text."""
+"""Traces and metrics for an operator's tools, never texts."""
 
 from ragshield_core.tools.telemetry.screenings import Gauges
 

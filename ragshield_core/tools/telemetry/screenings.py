@@ -1,7 +1,7 @@
-"""Spans, metrics and gauges by OpenTelemetry's API; nothing without that package.
+"""Spans, metrics and gauges through OpenTelemetry's API, if that package is installed.
 
-Ids of entries, hashes and scores are told, texts and metadata never. Without an SDK, OpenTelemetry
-does nothing with them.
+They hold ids of entries, hashes and scores, never texts or metadata. Without an SDK, OpenTelemetry
+discards them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ragshield")  # names of errors, never their messages
 
 NAME = "ragshield"
-# Findings of one batch that become events; of the others, the counters tell how many.
+# Findings of one batch that become events; the counters include the others.
 EVENTS = 128
 # Characters of an id.
 SHOWN_ID = 200
-# Of the histogram: a retrieved set takes milliseconds, a batch of documents seconds.
+# Bounds of the histogram: a retrieved set takes milliseconds, a batch of documents seconds.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-# Seconds for which what was asked of a guard is told again: several readers ask at once.
+# Seconds for which gauges repeat a guard's status: several readers ask at once.
 FRESH = 15.0
 
 
 class _Instruments(NamedTuple):
-    """What is measured, once for the process."""
+    """The tracer, counters and histogram of the process."""
 
     tracer: Tracer
     entries: OfCounts
@@ -80,17 +80,17 @@ def _instruments() -> _Instruments | None:
 def screening(
     stage: Stage, n_entries: int, data_source: str | None
 ) -> AbstractContextManager[Screening] | None:
-    """Return the context of a screening, whose span lasts as long; ``None`` without OpenTelemetry.
+    """Return a context that spans a screening; ``None`` without OpenTelemetry.
 
     Parameters
     ----------
     stage
-        ``"ingestion"`` or ``"retrieval"``; the latter is a retrieval by OpenTelemetry's conventions
-        for generative AI as well.
+        ``"ingestion"`` or ``"retrieval"``; the latter also gets the attribute of a retrieval in
+        OpenTelemetry's conventions for generative AI.
     n_entries
-        That are judged.
+        Number of entries to judge.
     data_source
-        Name of the store, if it is known.
+        Name of the store, if known.
     """
     instruments = _instruments()
     if instruments is None:
@@ -114,7 +114,7 @@ def _spanned(
         with instruments.tracer.start_as_current_span(
             f"ragshield {stage}",
             attributes=attributes,
-            # Both would tell the message, and those of databases quote what they were asked.
+            # Both would record the message, and databases' messages quote the query.
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
@@ -128,14 +128,14 @@ def _spanned(
 
 
 class Screening(NamedTuple):
-    """One screening, as it is told of."""
+    """One screening, with the instruments and the span that record it."""
 
     stage: Stage
     instruments: _Instruments
     span: Span
 
     def found(self, report: Report) -> None:
-        """Tell what came out."""
+        """Record the result of the screening."""
         decisions = [*report.remarkable.values(), *report.retroactive]
         counts = Counter(finding.detector for d in decisions for finding in d.findings)
         for detector, count in counts.items():
@@ -152,7 +152,7 @@ class Screening(NamedTuple):
 
 
 def _events(decisions: Iterable[Decision], report: Report) -> Iterator[dict[str, Any]]:
-    """Yield what is said of each finding: no evidence, which may quote the text."""
+    """Yield the attributes of each finding, without evidence, which may quote the text."""
     rows = {report.batch.ids[row]: row for row in report.remarkable}
     for decision in decisions:
         row = rows.get(decision.entry_id)
@@ -174,7 +174,7 @@ def _events(decisions: Iterable[Decision], report: Report) -> Iterator[dict[str,
 
 @hookimpl
 def decided(stage: Stage, report: Report) -> None:
-    """Count entries by what becomes of them, once people's earlier decisions are in it."""
+    """Count entries by verdict, in a report that includes people's earlier decisions."""
     instruments = _instruments()
     if instruments is None:
         return
@@ -190,7 +190,7 @@ def decided(stage: Stage, report: Report) -> None:
             instruments.entries.add(count, {"ragshield.stage": stage, "ragshield.verdict": verdict})
 
 
-# Of each gauge its unit, what it is, and its value.
+# Unit, description and value of each gauge.
 GAUGES: dict[str, tuple[str, str, Callable[[GuardStatus], float | None]]] = {
     "ragshield.quarantine.waiting": (
         "{entry}",
@@ -222,17 +222,17 @@ GAUGES: dict[str, tuple[str, str, Callable[[GuardStatus], float | None]]] = {
 
 
 class Gauges:
-    """Tells OpenTelemetry how a guard stands, whenever its readers ask.
+    """Gauges of a guard's status for OpenTelemetry's readers.
 
-    A reader never waits: it hears what was known last, and the guard is asked by a thread for the
-    next one, at most every fifteen seconds. A guard may be busy with a batch for as long.
+    A reader never waits, since the guard may be busy with a batch: it gets the last known status,
+    and a thread asks the guard for a new one, at most every fifteen seconds.
 
     Parameters
     ----------
     guard
-        Which.
+        The guard to observe.
     store
-        Name of its store, told with each figure; ``None`` for none.
+        Name of its store, an attribute of each figure; ``None`` for none.
 
     Raises
     ------
@@ -261,7 +261,7 @@ class Gauges:
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask the guard now."""
+        """Ask the guard for its status now."""
         try:
             self._known = self._guard.status()
         except RAGShieldError as error:
