@@ -256,7 +256,7 @@ class Notifier:
     def verify(
         self, quarantine: Quarantine, anchor: str | None = None, *, by: str | None = None
     ) -> bool:
-        """Check log and entries, and send a notice if they were changed; return if they were not.
+        """Check log and entries and send a notice of changes; return whether they are unchanged.
 
         Parameters
         ----------
@@ -385,7 +385,7 @@ class Webhook:
     Raises
     ------
     ConfigurationError
-        If the address is not encrypted, the secret has another form, or ``review_url`` is no
+        If the address is no ``https`` one, the secret is malformed, or ``review_url`` is no
         address.
     ImportError
         If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.

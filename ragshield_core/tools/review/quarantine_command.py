@@ -214,7 +214,7 @@ def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
     With --into, the command writes them into that store, with the vectors that they were held with.
-    The entries are then those of the store's own quarantine.
+    It takes the entries from that store's own quarantine.
     """
     if into is None:
         n_released = _decide(Action.RELEASE, chosen, place.opened())

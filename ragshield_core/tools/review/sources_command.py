@@ -94,7 +94,7 @@ class Decided(Guards):
 @sources_app.command("list")
 @takes(Guards)
 def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
-    """List sources with a far larger share of held entries than clean sources have.
+    """List sources whose share of held entries is far above that of clean entries.
 
     They are new sources, or mass attacks; a person decides by `adopt` or `keep`.
     Exit code 1: there are some. Exit code 2: there is no guard, or it cannot be read.

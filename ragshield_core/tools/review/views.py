@@ -95,7 +95,7 @@ def invisible(character: str) -> bool:
 
 
 def rendered(text: str) -> str | None:
-    """Return the text that a reader of the page would see, or ``None`` if nothing is hidden.
+    """Return the text that a reader of the page would see, or ``None`` if it is the same.
 
     It lacks hidden text, tags, comments and characters without a glyph.
     """
