@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         Namespace whose calibration a new guard copies; ``None``, the default, for none.
     lease
         Seconds without a sign of life after which a process counts as crashed; ``None``, the
-        default, for the default of :meth:`Guard.open <ragshield_core.Guard.open>`.
+        default, for the lease of :meth:`Guard.open <ragshield_core.Guard.open>`.
     by
         Default name of the person who decides, for the log.
     webhook
@@ -282,15 +282,15 @@ def _said(error: ValidationError, file: Path | None, of_file: Mapping[str, Any])
         where = f"{file}: " if in_file else f"{_variable(name)}: "
         if one["type"] == "extra_forbidden":
             secret = _variable(path[0]) in SECRETS
-            what = (
+            problem = (
                 f"{_named(path[0])} belongs in no file; set {_variable(path[0])} instead"
                 if secret
                 else f"{_named(name)} is no setting; "
                 + _nearest(path[-1], known.get(path[0], known))
             )
         else:
-            what = f"{_named(name)}: {one['msg'].removeprefix('Value error, ')}"
-        problems.append(where + what)
+            problem = f"{_named(name)}: {one['msg'].removeprefix('Value error, ')}"
+        problems.append(where + problem)
     return "; ".join(problems)
 
 

@@ -73,7 +73,7 @@ def _settings(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _brief(text: str) -> str:
-    """Return the first sentence, without its reference to other documentation."""
+    """Return the first sentence, without its reference to a class."""
     first = re.split(r"(?<!e\.g)\. (?=[A-Z`\"])", text)[0].rstrip(".")
     return re.sub(r"; see [\w.]+$", "", first) + "."
 

@@ -299,10 +299,10 @@ def _answered(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[st
 
 
 def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
-    """Return the rows of a new document's further chunks, which count as one newcomer with it.
+    """Return the rows of further chunks of new documents, which do not count as newcomers.
 
-    Chunks of one document come together. Only near-copies, which ordinary chunks are not, count
-    separately. Without vectors all chunks count.
+    Chunks of one document come together, so only the first counts; near-copies, which ordinary
+    chunks are not, count each for itself. Without vectors all chunks count.
     """
     seen: dict[str, list[Vectors]] = {}
     siblings = set()
@@ -362,7 +362,7 @@ def coverage_p_value(
 
 # Largest group of newcomers that is tested: one with so many mates.
 MATES = 4
-# Draws of older passages that show the usual resemblance, in total and at most from one canary.
+# Draws of older passages that show the usual resemblance: in total, and at most per canary.
 DRAWS, MOST_DRAWS = 750, 20
 # Pairs of passages compared for it; long lists get fewer draws, down to a minimum.
 PAIRS, FEWEST_DRAWS = 4_000_000, 100

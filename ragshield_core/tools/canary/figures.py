@@ -127,8 +127,8 @@ def cosine(first: ArrayLike, second: ArrayLike) -> float:
 
 # A passage holds words of a query in one place if they lie within this multiple of its length.
 SLACK = 1.25
-# Words of a query that are compared; longer queries are no questions. Passages on a topic hold all
-# words of a query of fewer than three, and many do of one with fewer than five.
+# Words of a query that are compared; longer queries are no questions. Any passage on the topic
+# holds the words of a query with fewer than three, and many hold those of one with fewer than five.
 LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
 
 

@@ -63,7 +63,7 @@ class Passage:
     ) -> Self:
         """Return the passage of a program's entry.
 
-        A missing id or lineage is taken from the metadata, if they have it (:data:`ID_KEYS`,
+        A missing id or lineage comes from the metadata, if present there (:data:`ID_KEYS`,
         :data:`LINEAGE_KEYS`).
 
         Raises

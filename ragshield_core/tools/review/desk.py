@@ -154,12 +154,12 @@ class Desk:
             n_now = case.n_members - cases.n_later(number, last)
             n_seen = n_now if n_seen is None else n_seen
             if case.number != number or n_now > n_seen:
-                what = f"case {number} is a part of case {case.number} by now"
+                change = f"case {number} is a part of case {case.number} by now"
                 if case.number == number:
-                    what = f"entries of other cases have become a part of case {number}"
+                    change = f"entries of other cases have become a part of case {number}"
                 msg = (
-                    f"{what}, which nobody has looked at as it is: look at it, and decide of the "
-                    "rest."
+                    f"{change}, which nobody has looked at as it is: look at it, and decide of "
+                    "the rest."
                 )
                 raise QuarantineError(msg)
             places = cases.places(number, after=at, until=last, limit=AT_ONCE)

@@ -153,10 +153,10 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     ('instruction', 1, 1)
     """
     counts: dict[tuple[str, str | None], Counter[str]] = {("", None): Counter()}
-    for what, lineage, names in _each_found(quarantine):
+    for standing, lineage, names in _each_found(quarantine):
         about = [("", None), ("source", lineage), *(("detector", name) for name in names)]
         for key in about:
-            counts.setdefault(key, Counter())[what] += 1
+            counts.setdefault(key, Counter())[standing] += 1
     screened: dict[tuple[str, str | None], int] = {}
     if guard is not None:
         status = guard.status()

@@ -409,9 +409,9 @@ def _whole(
             f"{case.n_members} entries; look at it (list --case), and name that."
         )
         raise QuarantineError(msg)
-    what = action or "delete for good"
+    verb = action or "delete for good"
     question = (
-        f"{what} {_total(case, action)} entries of case {number}, found by {_found_by(case)}?"
+        f"{verb} {_total(case, action)} entries of case {number}, found by {_found_by(case)}?"
     )
     if not chosen.yes and not _agreed(question):
         msg = "nothing was done: nobody has agreed; --yes does."

@@ -118,8 +118,8 @@ def changes(older: str, newer: str) -> list[tuple[str, str]]:
     """
     before, after = older.split()[:COMPARED], newer.split()[:COMPARED]
     found: list[tuple[str, str]] = []
-    for what, i, j, k, m in SequenceMatcher(None, before, after).get_opcodes():
-        same = what == "equal"
+    for tag, i, j, k, m in SequenceMatcher(None, before, after).get_opcodes():
+        same = tag == "equal"
         found.append(("same" if same else "removed", visible(" ".join(before[i:j]))))
         found.append(("added", "" if same else visible(" ".join(after[k:m]))))
     return [(kind, text) for kind, text in found if text]
@@ -255,7 +255,7 @@ def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> dict[int, list[tupl
     wanted = list(dict.fromkeys(name for name in near.ids.ravel().tolist() if name is not None))
     there = {entry.id: entry for entry in store.standing(wanted)}
     return {
-        one.number: [(there[i], float(how)) for i, how in zip(*found, strict=True) if i in there]
+        one.number: [(there[i], float(cos)) for i, cos in zip(*found, strict=True) if i in there]
         for one, *found in zip(asked, near.ids.tolist(), near.similarities.tolist(), strict=True)
     }
 

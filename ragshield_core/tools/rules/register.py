@@ -252,8 +252,8 @@ class Rules:
                 )
                 raise RuleError(msg)
             if row.revoked_at is not None:
-                who = printable(str(row.revoked_by), SHOWN)
-                msg = f"rule {number} was revoked by {who!r} on {row.revoked_at} already."
+                revoker = printable(str(row.revoked_by), SHOWN)
+                msg = f"rule {number} was revoked by {revoker!r} on {row.revoked_at} already."
                 raise RuleError(msg)
             changes.revoke_rule(row, by)
             return _to_rule(row)
@@ -373,15 +373,15 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _checked_text(what: str, text: object) -> str:
+def _checked_text(field: str, text: object) -> str:
     """Return a text if every database keeps it unchanged; else raise RuleError."""
     expected = f"expected a str of 1 to {LONGEST} characters"
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
-        how = f"of {len(text)} characters" if isinstance(text, str) else f"a {type(text).__name__}"
-        msg = f"{what} of a rule is {how}, {expected}, not blank."
+        got = f"of {len(text)} characters" if isinstance(text, str) else f"a {type(text).__name__}"
+        msg = f"{field} of a rule is {got}, {expected}, not blank."
         raise RuleError(msg)
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        msg = f"{what} of a rule holds NUL or half of a surrogate pair, {expected} without these."
+        msg = f"{field} of a rule holds NUL or half of a surrogate pair, {expected} without these."
         raise RuleError(msg)
     return text
 
