@@ -1,4 +1,4 @@
-"""Detectors of texts that were written to be found by a question."""
+"""Detectors of texts that were written to be retrieved for a question."""
 
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
 from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector

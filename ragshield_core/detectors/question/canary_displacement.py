@@ -18,22 +18,22 @@ from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 
-# Each rank weighs so much of the one before.
+# Weight of each rank as a share of the rank before.
 PERSISTENCE = 0.8
-# Entries closer to each other than this take a head over together, as do those that stand before
-# all that is known.
+# Entries closer to each other than this take over a head together, as do entries that rank before
+# all known ones.
 SAME = 0.7
-# Entries kept per query below the k that count, so that some can leave.
+# Entries kept per query below the top k, so that entries can leave.
 RESERVE = 64
-# From this share on, repeating a query counts; from the rule's .8 on it is enough by itself.
+# From the first share on, repeating a query counts; from the second on, it suffices by itself.
 ECHO_FROM, ECHO_FULL = 0.6, 0.8
-# float32 products differ by so much with the batch's shape.
+# Difference of float32 products between batch shapes.
 TIE = 1e-6
-# A vector embedded again, on another day, is so close to itself.
+# Difference between two embeddings of one text.
 CLOSE = 1e-4
-# Entries compared with all queries at a time.
+# Entries that are compared with all queries at a time.
 BLOCK = 4_096
-# Entries without a lineage are taken for parts of one document if no more than so many lie between.
+# Entries without a document id count as parts of one document up to this distance in rows.
 NEXT_TO = 5
 
 
@@ -49,27 +49,27 @@ class _Taken(NamedTuple):
 class CanaryDisplacementDetector(Audits, Overlooks):
     """Find entries that take over the head of canary queries, or of logged ones.
 
-    The score is the sum, over the queries among whose top k the entry would be, of the share of the
-    head (ranks weigh .8 of the one before) that it takes, together with those entries of its batch
-    that are like it (cosine .7 or more) or stand, as it does, before all that is known. To this
-    comes how closely its text repeats one of these queries. 0 where nothing is displaced.
+    The score sums, over the queries whose top k the entry would enter, the share of the head that
+    it takes (each rank weighs .8 of the one before). Entries of its batch that are similar (cosine
+    .7 or more), or that also rank before all known entries, take the share together. A text that
+    repeats one of these queries scores more. The score is 0 if nothing is displaced.
 
     Parameters
     ----------
     queries
-        Their texts.
+        Texts of the queries.
     vectors
-        Shape (n_queries, dim), of any length; or what :meth:`config` returned.
+        Shape (n_queries, dim), of any length; or the string from :meth:`config`.
     k
-        Places that a query's answer is made from.
+        Number of top entries from which a query is answered.
 
     Notes
     -----
-    The rule's threshold .6: three entries at the head of one of six places hold .66 of it, one at
-    the head of three queries scores .81; a text that repeats a query nearly word for word and is
-    retrieved for it has more than 1 by that alone. An entry that is the best answer to three
-    canaries is a takeover too, and of fewer places each weighs more, the only one of k = 1 all:
-    calibrate, and let the knowledge base say what is usual.
+    With six places and the threshold .6, three entries at the head of one query hold .66 of it, and
+    an entry at the head of three queries scores .81. A retrieved text that repeats its query nearly
+    word for word scores more than 1 by that alone. The best answer to three canaries scores like a
+    takeover too, and each place weighs more if there are fewer; with k = 1, the only place weighs
+    all: calibrate on the knowledge base.
 
     One matrix product per batch. Not part of the default guard: it needs queries.
 
@@ -94,7 +94,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=0.3,  # one entry at the first rank of one query, of six places
         scope=Scope.BATCH,
-        on_request=True,  # it has to be told the queries
+        on_request=True,  # it needs queries
     )
 
     def __init__(self, queries: Sequence[str], vectors: ArrayLike | str, *, k: int = 6) -> None:
@@ -119,7 +119,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         unit = np.abs(norms - 1.0) < TIE  # kept as they are, so that a copy is equal
         self.vectors = np.where(unit, given, given / norms).astype(np.float32)
         self.k = k
-        # Who holds the only place holds it whole, whatever comes with it.
+        # The only place belongs to one entry, whichever entries come with it.
         if k == 1:
             self.traits = replace(self.traits, scope=Scope.ENTRY)
         self._weights = PERSISTENCE ** np.arange(k)
@@ -135,14 +135,14 @@ class CanaryDisplacementDetector(Audits, Overlooks):
     def reset(self) -> None:
         """Forget every entry."""
         self._heads: list[dict[str, float]] | None = None
-        # Per query, the similarity below which entries may have been left out of its head.
+        # Per query, the similarity below which its head may lack entries.
         self._floors = np.full(len(self.queries), -np.inf)
-        # Similarities of each top k, when asked for.
+        # Similarities of each top k, computed on demand.
         self._thresholds: NDArray[np.float64] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
     def overlook(self, ids: Collection[str]) -> None:
-        """Leave the places of entries that the batch replaces to their new revisions."""
+        """Give the places of entries that the batch replaces to their new revisions."""
         self._overlooked = frozenset(ids)
 
     def learn(self, entries: Batch) -> None:
@@ -154,11 +154,11 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         for start in range(0, len(entries), BLOCK):
             similarity = self.vectors @ entries.embeddings[start : start + BLOCK].T
             thresholds = np.array([_last(head, depth) for head in self._heads])
-            if similarity.shape[1] > depth:  # of one block, no more than these can stay
+            if similarity.shape[1] > depth:  # a block can add no more than these
                 thresholds = np.maximum(
                     thresholds, np.partition(similarity, -depth, axis=1)[:, -depth]
                 )
-            # What is left out stays unknown, so nothing below may be taken for complete.
+            # Entries left out stay unknown, so a head is incomplete below this similarity.
             self._floors = np.maximum(self._floors, thresholds)
             hits = np.nonzero(similarity >= self._floors[:, None].astype(np.float32))
             for query, row in zip(*(axis.tolist() for axis in hits), strict=True):
@@ -170,7 +170,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
                     self._floors[query] = max(self._floors[query], ranked[-1][1])
 
     def forget(self, entries: Batch) -> None:
-        """Take entries out of the heads; what comes up from below is known, as a rule."""
+        """Remove entries from the heads; the entries that move up are normally in the reserve."""
         self._thresholds = None
         gone = set(entries.ids)
         for head in self._heads or ():
@@ -178,19 +178,19 @@ class CanaryDisplacementDetector(Audits, Overlooks):
                 del head[entry_id]
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row as long as there is no knowledge base to displace anything of."""
+        """Return every row while the knowledge base is empty, since nothing can be displaced."""
         if self._heads is None or not any(self._heads):
             return dict.fromkeys(range(len(batch)), "the knowledge base is empty")
         return {}
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much of the heads each entry takes over, shape (n_entries,)."""
+        """Return the share of the heads that each entry takes over, shape (n_entries,)."""
         return self._scores(batch, self._displaced(batch))
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of fitted entries, each as if its document had come after all the others.
+        """Return scores of fitted entries, each as if its document had come after all others.
 
-        Held out by fifths, as other detectors do, a whole fifth would take over heads together.
+        If fifths were held out, as in other detectors, each fifth would take over heads together.
         """
         del seed
         rows = {entry_id: row for row, entry_id in enumerate(fitted.ids)}
@@ -199,19 +199,19 @@ class CanaryDisplacementDetector(Audits, Overlooks):
             top = _ranked(head)[: self.k]
             ranks = np.array([r for r, entry_id in enumerate(top) if entry_id in rows], np.intp)
             mine = np.array([rows[top[rank]] for rank in ranks.tolist()], dtype=np.intp)
-            # Without the document, those behind it move up: its ranks are those that it has.
+            # Without the document, entries below move up: it would take its present ranks.
             shares = _come_together(fitted, mine, ranks) @ self._weights[ranks]
             columns = mine.tolist(), ranks.tolist(), shares.tolist()
             taken += [_Taken(query, *place) for place in zip(*columns, strict=True)]
         return self._scores(fitted, taken)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
-        """Fit a whole knowledge base and score what each entry holds of the heads."""
+        """Fit a whole knowledge base and score the share of the heads that each entry holds."""
         self.fit(entries)
         return self.held_out_scores(entries, seed)
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return how many queries each entry is retrieved for."""
+        """Return the number of queries for which each entry is retrieved."""
         tops = [set(_ranked(head)[: self.k]) for head in self._known()]
         sentences = []
         for row in rows:
@@ -228,7 +228,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         return sentences
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return which queries each entry would take over, at which rank, with whom."""
+        """Return the queries that each entry would take over, with its rank and its group."""
         taken = self._displaced(batch)
         explained = []
         for row in rows:
@@ -265,7 +265,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         )
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.reset()
         if values["ids"] is None:
             return
@@ -285,7 +285,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         """Return the similarities of each query's top k, shape (n_queries, k)."""
         heads = self._known()
         if self._thresholds is None:
-            # Where so many have left that the rest is not known, the best of the unknown counts.
+            # If so many have left that the head is incomplete, the best unknown similarity counts.
             self._thresholds = np.repeat(self._floors[:, None], self.k, axis=1)
             for thresholds, head in zip(self._thresholds, heads, strict=True):
                 values = sorted(head.values(), reverse=True)[: self.k]
@@ -293,7 +293,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         return self._thresholds
 
     def _displaced(self, batch: Batch) -> list[_Taken]:
-        """Return the places among the top k that entries would take, each with its group only."""
+        """Return the places in the top k that entries would take, each with only its group."""
         known, heads, taken = self._best(), self._known(), list[_Taken]()
         if not len(batch):
             return taken
@@ -302,7 +302,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         for query in np.flatnonzero(higher.any(axis=1)).tolist():
             rows, best = np.flatnonzero(higher[query]), known[query]
             values = similarity[query, rows].astype(np.float64)
-            # What is there already, unchanged, displaces nothing.
+            # An entry that is there already, unchanged, displaces nothing.
             there = [heads[query].get(batch.ids[row], -np.inf) for row in rows.tolist()]
             moved = np.abs(np.array(there) - values) > CLOSE
             rows, values = rows[moved], values[moved]
@@ -335,10 +335,10 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         return scores
 
     def _echo(self, batch: Batch, row: int, queries: Sequence[int], least: float) -> float:
-        """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none.
+        """Return the largest share of one of the queries that an entry repeats, in [0, 1].
 
-        Only queries of which a text holds a larger share than ``least`` are compared with it: few
-        do, and in a small knowledge base each entry displaces something of most queries.
+        Only queries whose share of words in the text exceeds ``least`` are compared: this saves
+        work, because in a small knowledge base each entry displaces something of most queries.
         """
         held, text, most = _retrieved(None, batch.texts[row]).words[0], batch.texts[row], 0.0
         for query in queries:
@@ -355,8 +355,8 @@ def _come_together(
 ) -> NDArray[np.bool_]:
     """Return which entries at the head of a query would take it over together, (n, n).
 
-    Those of a document that are alike, or that are all that stands first; of a document are entries
-    of one lineage or, where they have none, next to each other.
+    These are entries of one document that are similar, or that fill the first ranks alone. Entries
+    without a document id belong to one document if they are next to each other.
     """
     lineage = [fitted.lineages[row] for row in rows.tolist()]
     same = np.array([[a is not None and a == b for b in lineage] for a in lineage], dtype=np.bool_)
@@ -366,7 +366,7 @@ def _come_together(
     vectors = fitted.embeddings[rows]
     first = np.zeros(same.shape, dtype=np.bool_)
     for row in range(len(rows)):
-        n_first = int(np.argmin(np.append(same[row], False)))  # how many from the top are its own
+        n_first = int(np.argmin(np.append(same[row], False)))  # ranks of its document from the top
         first[row, :n_first] = (ranks[:n_first] == np.arange(n_first)) & (row < n_first)
     together = same & ((vectors @ vectors.T >= SAME) | first)
     np.fill_diagonal(together, val=True)
@@ -383,5 +383,5 @@ def _ranked(head: Mapping[str, float]) -> list[str]:
 
 
 def _last(head: Mapping[str, float], depth: int) -> float:
-    """Return the similarity that an entry needs to come among the first ``depth``."""
+    """Return the similarity that an entry needs to be among the first ``depth``."""
     return min(head.values()) if len(head) >= depth else -np.inf

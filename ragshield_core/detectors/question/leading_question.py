@@ -1,4 +1,4 @@
-"""Entries that put a question to themselves and answer it, where entries do not usually do so."""
+"""Detect entries that ask and answer a question in a knowledge base where this is unusual."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from ragshield_core.model.findings import BESIDE, printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
-# How often an entry that was made for a question is of each kind, and, of that kind, starts in
-# lower case and runs into its answer without a space ("...?.The"). Broad guesses, not fitted to any
-# attack: each trait is about as likely as not, so that an attacker who avoids it gains a bit and no
-# more.
+# Share of each kind among entries that were written for a question, and, within a kind, of openings
+# in lower case and of openings that run into the answer without a space ("...?.The"). Broad
+# guesses, not fitted to any attack: each trait is about as likely as not, so that an attacker who
+# avoids it gains one bit at most.
 _ATTACK_KIND = np.array([0.02, 0.03, 0.01, 0.02, 0.02, 0.05, 0.2, 0.06, 0.5, 0.05, 0.03])
 _ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.05])
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
-# What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
-# headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
-# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked, so that
-# a model sees that it is one; of a question in front the whole text is the answer, repeated or not.
+# An attack promotes a fact, so it seldom asks why, how or what something is, as headings and FAQs
+# do; a kind of answer that is rare in the knowledge base counts two bits at most. Mostly an attack
+# asks once, in front. Its answer repeats words of the question, so that a model recognises it; for
+# a question in front the whole text is the answer, with or without repetition.
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
 _ATTACK_PLACE = np.array([0.88, 0.12])
 _ATTACK_ECHO = np.array([0.2, 0.03, 0.03, 0.03, 0.17, 0.05, 0.2, 0.07, 0.22])
 _ATTACK_ECHO_INSIDE = np.array([0.1, 0.04, 0.03, 0.04, 0.19, 0.06, 0.23, 0.07, 0.24])
 # A planted question may be about the topic of its text, but mostly it is about something else. The
-# first step, of texts too short to tell, says nothing.
+# first step, for texts too short to tell, is ignored.
 _ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
-# What is assumed of a knowledge base before anything is known of it, and how many entries that
-# assumption is worth.
+# Prior shares in a knowledge base before any entry is known, and the weight of the prior in
+# entries.
 _PRIOR_KIND = np.array([0.87, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01])
 _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
 _PRIOR_ABOUT = _ATTACK_ABOUT
@@ -63,15 +63,15 @@ _PRIOR_PLACE = np.array([0.4, 0.6])
 _PRIOR_ECHO = np.array([0.45, 0.15, 0.1, 0.08, 0.07, 0.05, 0.04, 0.03, 0.03])
 _PRIOR_ELSEWHERE = np.array([0.0, 0.03, 0.07, 0.15, 0.75])
 _WORTH = 10.0
-# How often nothing follows a question that stands further down, which is as likely as in front; and
-# in clean entries.
+# Share of questions inside a text that nothing follows, in attacks and in clean entries. An attack
+# is as likely to ask inside as in front.
 _ATTACK_LAST, _PRIOR_LAST = 0.2, 0.2
-# From this step on, what follows a question answers it.
+# From this step on, the text after a question is its answer.
 _ANSWERED = 4
-# Sources, by a hash, and how many entries of a source weigh as much as the whole knowledge base in
-# how usual questions are there.
+# Number of hashed sources, and number of entries of a source that weigh as much as the whole
+# knowledge base in the estimate of how frequent questions are there.
 _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
-# Counts of a source: entries, openings that ask, sentences behind openings, and those of them that
+# Counts of a source: entries, openings that ask, sentences after openings, and those of them that
 # ask, without an answer and with one.
 _ENTRIES, _OPENED, _PIECES, _WITHOUT, _WITH_ANSWER = range(_N_COUNTS := 5)
 
@@ -80,32 +80,32 @@ _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
-# A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
-# kinds of questions count more, and all count more inside a text, where each sentence has a small
-# share of it. What only may be a question, such as a clause with "when", mostly is none.
+# Largest factor of a trait or kind that a knowledge base of any size lacks. Certain kinds of
+# questions have a larger one, and all kinds inside a text, where each sentence is a small share of
+# it. A possible question, such as a clause with "when", mostly is none.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
-# An attacker who begins as entries of the knowledge base do gains a bit by it, and no more.
+# An attacker who imitates the openings of the knowledge base gains one bit at most.
 _LEAST = {_LOWER: 0.5, _GLUED: 0.5}
 _MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 8, 32, 64, 128, 128, 32, 32])
 _MOST_INSIDE = np.array([32.0, 32, 256, 32, 8, 32, 256, 256, 256, 32, 32])
 
 
 class _Trait(NamedTuple):
-    """What is assumed of a trait of questions."""
+    """Assumed shares of the values of a trait of questions."""
 
     usual: NDArray[np.float64]  # (n_values,): shares in a knowledge base
     attack: NDArray[np.float64]  # (n_kinds, n_values): shares in attacks
-    says: NDArray[np.bool_]  # (n_kinds, n_values): whether it says anything
+    says: NDArray[np.bool_]  # (n_kinds, n_values): whether the value is evidence
 
 
 def _traits(*, inside: bool) -> list[_Trait]:
-    """Return what is assumed of questions in front of a text, or inside, by axis from the first."""
+    """Return the assumed traits of questions in front of a text, or inside, in order of axes."""
 
     def binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
         return np.stack([1.0 - np.asarray(share), np.asarray(share)], axis=-1)
 
-    # Kinds of which a trait says nothing, because only then they are taken for questions: a start
-    # in lower case; behind an opening, that nothing follows; that words come back.
+    # Kinds for which a trait is no evidence, because they are recognised by it: a start in lower
+    # case; after an opening, the end of the text; words that come back.
     loose = (PHRASE, EMBEDDED, INDIRECT)
     last = (*loose, WEAK, VERB_FIRST) if inside else ()
     listed = [
@@ -121,7 +121,7 @@ def _traits(*, inside: bool) -> list[_Trait]:
     found = []
     for usual, attack, silent in listed:
         says = np.ones((len(KINDS), len(usual)), dtype=np.bool_)
-        # Where nothing is asked, how a text begins says nothing about a question.
+        # Without a question, the beginning of a text is no evidence.
         says[[NONE, *silent]] = False
         found.append(_Trait(usual, np.broadcast_to(attack, says.shape), says))
     found[_ELSEWHERE - 1].says[:, 0] = False
@@ -130,22 +130,23 @@ def _traits(*, inside: bool) -> list[_Trait]:
 
 _IN_FRONT, _INSIDE = _traits(inside=False), _traits(inside=True)
 
-# Malformed questions that make up so large a share of a sample that nobody has vouched for are
-# taken for poison: fewer hardly change what is usual, more are the habit of those who write there.
+# Malformed questions with a share in this range of a sample that nobody has vouched for are taken
+# for poison: fewer hardly change the usual values, more are a habit of the authors.
 DOUBTFUL = (0.0075, 0.03)
-# Phrases and indirect questions always start in lower case: chunks that begin in mid-sentence do.
+# Phrases and indirect questions are left out: they start in lower case, as chunks that begin in
+# mid-sentence do.
 _DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
-# Kinds that ask for sure. A line beside a text is read as a question if its opening is of such a
-# kind and takes most of the line. Longer lines and later ones are not looked at.
+# Kinds that certainly ask. A context line is read as a question if its opening is of such a kind
+# and takes most of the line. Longer lines and later ones are not read.
 _SURE = (TITLE, UNMARKED, MARKED_OTHER, MARKED)
 _MOST_OF_LINE, _LONGEST_LINE, _LINES = 0.6, 400, 100
 
-_Totals = list[NDArray[np.int64]]  # how often each trait was counted, by axis
+_Totals = list[NDArray[np.int64]]  # counts of each trait, by axis
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]:
-    """Return the shape of what a text opens with, how many sentences follow, and what these ask."""
+    """Return the shape of an opening, the number of sentences after it, and their questions."""
 
     def shape(found: Opening, apart: bool, place: int) -> tuple[int, ...]:  # noqa: FBT001
         lower, glued = int(found.lower), int(apart)
@@ -161,35 +162,34 @@ _remembered = Remembered(_shapes, SMALL_REMEMBERED)
 
 
 class LeadingQuestionDetector(DoubtsSample, Detector):
-    """Look for entries that put a question to themselves and answer it.
+    """Find entries that ask a question and answer it.
 
-    Black-box PoisonedRAG puts the question it is aimed at before the text that answers it wrongly,
+    Black-box PoisonedRAG puts its target question in front of a text that answers it wrongly,
     so that the entry is retrieved for that question. Whether that is strange depends on the
     knowledge base: entries of a FAQ open with questions, articles of an encyclopaedia do not.
 
     The score is a likelihood ratio in bits: how much likelier the opening, or a question further
-    down, is for an entry made for a question than for an entry of the knowledge base. Of a question
-    the detector reads the kind (with a question mark, by its question word, ...), whether it starts
-    in lower case, whether no space sets it apart, how many of its words come back in the text
-    behind it, and how much of it and its answer stands elsewhere in the text. It counts in the
-    knowledge base how usual each of these is: by entry for openings, and by sentence for the rest,
-    so that a question in a long text counts as much as among as many sentences of others. The
-    assumptions about attacks are broad, so that none of these traits is needed. English works best;
-    German, French, Spanish, Italian, Portuguese, Russian, Chinese and any language that has
-    question marks work too.
+    down, is in an entry written for a question than in an entry of the knowledge base. The detector
+    reads the kind of a question (with a question mark, by its question word, ...), whether it
+    starts in lower case, whether no space follows it, how many of its words come back in the text
+    after it, and how much of it and its answer stands elsewhere in the text. It counts how frequent
+    each of these is in the knowledge base: by entry for openings, and by sentence for the rest, so
+    that the length of a text does not matter. The assumptions about attacks are broad, so that none
+    of these traits is necessary. English works best; German, French, Spanish, Italian, Portuguese,
+    Russian, Chinese and any language with question marks work too.
 
     A question beside the text, such as a title or a file name in metadata, is embedded and read
-    with it: it counts as if it stood in front of the text.
+    with the text: it counts as if it stood in front of it.
 
     Notes
     -----
-    By default more than 5 bits are suspicious, which is 32 times likelier; nothing up to that is
-    ever acted on. State is a table of counts; learning and forgetting are exact.
+    By default more than 5 bits are suspicious, which is 32 times likelier; the policy never acts on
+    less. State is a table of counts; learning and forgetting are exact.
 
     In a knowledge base that nobody has vouched for, ten poisoned entries in a thousand would make
-    their openings usual. Openings that are malformed, in lower case or run into the answer, and as
-    frequent as poison may be (:data:`DOUBTFUL`) are therefore not counted there. Well-formed ones
-    are: as many pages of questions and answers are nothing unusual.
+    their openings usual. So malformed openings (in lower case, or run into the answer) that are as
+    frequent as poison may be (:data:`DOUBTFUL`) are not counted there. Well-formed ones are: as
+    many pages of questions and answers are not unusual.
 
     References
     ----------
@@ -212,8 +212,8 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
     default_threshold: float = 5.0
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
-        # In a knowledge base that never asks, any question would be rare: 32 times likelier, at
-        # least.
+        # In a knowledge base without questions, any question would be rare: so 32 times likelier
+        # is the minimum.
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,
@@ -225,7 +225,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
 
     def reset(self) -> None:
         """Forget every opening."""
-        # Of fitted entries and of those that came since: openings, and sentences behind them.
+        # Counts of openings, and of sentences after them: fitted entries, and later ones.
         self._fitted = np.zeros((2, *_SHAPE), dtype=np.int64)
         self._arrived = np.zeros_like(self._fitted)
         # Counts of fitted entries, by source.
@@ -234,7 +234,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         self._totals: list[tuple[_Totals, _Totals]] | None = None
 
     def fit(self, reference: Batch) -> Self:
-        """Count what entries of the knowledge base open with."""
+        """Count the openings of the entries of the knowledge base."""
         self.reset()
         read = _read(reference)
         read.add_to(self._fitted, 1)
@@ -242,23 +242,23 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return self
 
     def learn(self, entries: Batch) -> None:
-        """Count what new entries open with; they make no question more usual."""
+        """Count the openings of new entries; they make no question more usual."""
         _read(entries).add_to(self._arrived, 1)
         self._totals = None
 
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned out of the counts."""
+        """Remove learned entries from the counts."""
         read = _read(entries)
-        # What was never learned cannot be taken off.
+        # Entries that were never learned are not subtracted.
         known = (self._fitted + self._arrived)[0][tuple(read.front.T)] > 0
         read.take(np.flatnonzero(known)).add_to(self._arrived, -1)
-        # Of what did not come since, there is less than nothing now.
+        # Negative counts are fitted entries, so they are subtracted there.
         self._fitted = np.maximum(self._fitted + np.minimum(self._arrived, 0), 0)
         np.maximum(self._arrived, 0, out=self._arrived)
         self._totals = None
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while nothing is known of how entries usually open."""
+        """Return every row while no entry of the knowledge base was learned."""
         if self._is_fitted:
             return {}
         return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
@@ -268,27 +268,27 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return {}, {name: getattr(self, f"_{name}").copy() for name in _STATE}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
-        """Take over the counts."""
+        """Restore the counts."""
         self.reset()
         for name in _STATE:
             getattr(self, f"_{name}")[...] = arrays[name]
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much likelier each opening is for poison, in bits, shape (n_entries,)."""
+        """Return how much likelier poison is to ask like each entry, in bits, (n_entries,)."""
         if not self._is_fitted:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
             raise NotFittedError(msg)
         return self._score(_read(batch))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries open with malformed questions that are rare; count these no more."""
+        """Return which entries open with rare malformed questions, and stop counting these."""
         shapes = np.argwhere(self._fitted[0] > 0)
         shapes = shapes[np.isin(shapes[:, 0], _DOUBTED) & (shapes[:, 1:3] == 1).any(axis=1)]
         sample = tuple(_read(reference).front.T)
         doubtful = self._malformed(shapes, np.zeros(_SHAPE, dtype=np.bool_))
         fewest, most = DOUBTFUL
         if len(reference) and doubtful[sample].mean() >= fewest:
-            while True:  # without the most striking ones, others stand out
+            while True:  # without the most suspicious shapes, other shapes become suspicious
                 more = self._malformed(shapes, doubtful)
                 if (more == doubtful).all():
                     break
@@ -301,13 +301,13 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return np.asarray(doubtful[sample])
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Return which entries open with the malformed questions that count no more."""
+        """Return which entries open with the malformed questions that are no longer counted."""
         return np.asarray(self._doubtful[tuple(_read(entries).front.T)])
 
     def _malformed(self, shapes: NDArray[np.intp], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which shapes are suspicious where neither their like nor known ones are counted.
+        """Return which shapes are suspicious if neither similar nor known ones are counted.
 
-        Their like are of the same kind, and as malformed.
+        Similar shapes are of the same kind and malformed in the same way.
         """
         found = known.copy()
         for kind, lower, glued in np.unique(shapes[:, :3], axis=0):
@@ -321,7 +321,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         """Return scores of the fitted entries, each by the counts without it."""
         read, scores = _read(fitted), np.empty(len(fitted))
         asks = np.bincount(read.owners, minlength=len(fitted)) > 0
-        # Where nothing is asked behind the opening, only that tells entries apart.
+        # Entries that ask nothing after their opening differ only in the opening.
         same: dict[tuple[int, ...], list[int]] = {}
         for row, front in enumerate(read.front):
             alone = row if asks[row] else -1
@@ -331,7 +331,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return the question, how usual its kind is, and how much of it comes back."""
+        """Return the question, the frequency of its kind, and the words that come back."""
         return [self._evidence(batch, row) for row in rows]
 
     def _evidence(self, batch: Batch, row: int) -> Evidence:
@@ -347,7 +347,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
             if each.max() > _front_bits(read, front_usual, self._sources)[0]:
                 found, table = asked_inside[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
-        # Those that do all that the sentence says.
+        # Count the questions with all traits that the sentence names.
         lower = slice(int(found.lower), None)
         glued = slice(int(found is opening and found.glued), None)
         n, alike = int(table.sum()), int(table[found.kind, lower, glued, ..., found.echo :].sum())
@@ -370,9 +370,9 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return bool(self._fitted[0].any() or self._arrived[0].any())
 
     def _score(self, read: _Read, *, but: bool = False) -> NDArray[np.float64]:
-        """Return the bits of a question that is either in front or not, shape (n_entries,).
+        """Return the bits of a question that is either in front or inside, shape (n_entries,).
 
-        ``but`` leaves them out of the counts; of one entry only.
+        ``but`` leaves the entries out of the counts; it takes a single entry only.
         """
         usual, by_source, scores = self._usual(), self._sources, []
         if but:
@@ -390,9 +390,9 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         return np.asarray(np.max(scores, axis=0), dtype=np.float64)
 
     def _usual(self) -> list[tuple[_Totals, _Totals]]:
-        """Return what is usual in front and inside: in what was fitted, and with what came since.
+        """Return counts in front and inside: of fitted entries, and with later ones.
 
-        Entries that nobody has vouched for may make questions rarer, not more usual.
+        Later entries, which nobody has vouched for, may make questions rarer, not more usual.
         """
         if self._totals is None:
             tables = [self._fitted] if self._fitted[0].any() else []
@@ -406,16 +406,16 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
 
 
 class _Read(NamedTuple):
-    """The questions of entries: openings, and those behind them."""
+    """The questions of entries: openings, and later ones."""
 
     front: NDArray[np.intp]  # (n_entries, n_traits)
-    n_pieces: NDArray[np.intp]  # (n_entries,) sentences behind openings
+    n_pieces: NDArray[np.intp]  # (n_entries,) sentences after openings
     sources: NDArray[np.intp]  # (n_entries,) a number for each source
     behind: NDArray[np.intp]  # (n_questions, n_traits)
     owners: NDArray[np.intp]  # (n_questions,) the entry of each, ascending
 
     def take(self, rows: Sequence[int] | NDArray[np.intp]) -> _Read:
-        """Return some of the entries, which are ascending."""
+        """Return some of the entries; rows ascend."""
         owned = np.isin(self.owners, rows)
         owners = np.searchsorted(rows, self.owners[owned])
         return _Read(
@@ -431,7 +431,7 @@ class _Read(NamedTuple):
         return found
 
     def add_to(self, tables: NDArray[np.int64], sign: int) -> None:
-        """Count what is asked in front and behind that into the two tables."""
+        """Count openings into the first table, and later sentences into the second."""
         np.add.at(tables[0], tuple(self.front.T), sign)
         np.add.at(tables[1], tuple(self.behind.T), sign)
         tables[1].flat[NONE] += sign * (int(self.n_pieces.sum()) - len(self.behind))
@@ -444,10 +444,10 @@ def _front_bits(read: _Read, usual: _Totals, by_source: NDArray[np.int64]) -> ND
 
 
 def _inside_bits(read: _Read, usual: _Totals, by_source: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the bits of each question behind an opening, shape (n_questions,).
+    """Return the bits of each question after an opening, shape (n_questions,).
 
-    An attack adds one question, at any place. Among as many sentences, so many questions like it
-    are usual anyway: a long text is not more suspicious for being long.
+    An attack adds one question, at any place. The bits are reduced by the number of sentences,
+    because more sentences contain more such questions: length itself is not suspicious.
     """
     if not len(read.owners):
         return np.zeros(0)
@@ -467,9 +467,9 @@ def _rarer(
     sources: NDArray[np.intp],
     worth: float,
 ) -> NDArray[np.float64]:
-    """Return how much rarer asking is in each source than everywhere, in bits.
+    """Return how much rarer questions are in each source than overall, in bits.
 
-    Counts are by source; as many of a source as ``worth`` weigh as much as all sources together.
+    Counts are by source; a count of ``worth`` in a source weighs as much as all sources together.
     """
     share = (n_asking.sum() + 1.0) / (n_all.sum() + 2.0)
     here = (n_asking[sources] + worth * share) / (n_all[sources] + worth)
@@ -485,12 +485,12 @@ def _bits(
     ratio = np.minimum(_ATTACK_KIND[kind] / _smoothed(totals[0], _PRIOR_KIND)[kind], most)
     for axis, assumed in enumerate(_INSIDE if inside else _IN_FRONT, 1):
         table, row, trait, first = totals[axis], kind, shapes[:, axis], NONE + 1
-        if axis == _ELSEWHERE:  # of texts that are long enough to tell
+        if axis == _ELSEWHERE:  # only texts that are long enough to tell
             table, row, first = table * (np.arange(table.shape[1]) > 0), _answered(shapes), 0
         elif axis <= _GLUED and not inside:
             first = 0
-        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
-        # but for what it asks for: sentences that are no questions have other words that ask.
+        # A kind that is rare in the knowledge base borrows its traits from all kinds, except the
+        # kind of answer: other sentences have other question words.
         pooled = _smoothed(table[first:].sum(axis=0), assumed.usual)
         known = _smoothed(table, assumed.usual if axis == _ABOUT else pooled)[row, trait]
         says = assumed.says[kind, trait]
@@ -502,24 +502,24 @@ def _bits(
 
 
 def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return shares along the last axis, drawn to the prior where little was counted."""
+    """Return shares along the last axis, close to the prior if counts are small."""
     total = counts.sum(axis=-1, keepdims=True)
     return np.asarray((counts + _WORTH * prior) / (total + _WORTH), dtype=np.float64)
 
 
 def _totals(counts: NDArray[np.int64]) -> _Totals:
-    """Return how often each kind was counted, and for each axis behind that, each trait of it."""
+    """Return the counts of each kind, and for each later axis those of each trait by kind."""
     axes = range(1, _N_TRAITS)
     found = [counts.sum(axis=tuple(axes))]
     found += [counts.sum(axis=tuple({*axes} - {axis})) for axis in axes[:-1]]
-    # An answered question keeps to the topic of its text, whichever its kind.
+    # An answered question of any kind keeps to the topic of its text.
     by_echo = counts[NONE + 1 :].sum(axis=(NONE, *axes[: _ECHO - 1]))
     found.append(np.stack([by_echo[:_ANSWERED].sum(axis=0), by_echo[_ANSWERED:].sum(axis=0)]))
     return found
 
 
 def _less(totals: _Totals, shapes: NDArray[np.intp], n_plain: int = 0) -> _Totals:
-    """Return what is left without some shapes, and so many sentences that ask nothing."""
+    """Return the counts without some shapes and ``n_plain`` sentences that ask nothing."""
     left = [table.copy() for table in totals]
     np.subtract.at(left[0], shapes[:, 0], 1)
     left[0][NONE] -= n_plain
@@ -540,7 +540,7 @@ def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _asked_beside(context: str | None) -> str:
-    """Return the questions beside a text, a line each: they are embedded in front of it."""
+    """Return the questions beside a text, one per line: they are embedded in front of it."""
     asked = ""
     for line in (context or "").split("\n")[:_LINES]:
         if len(line) > _LONGEST_LINE:
@@ -556,7 +556,7 @@ def _asked_beside(context: str | None) -> str:
 
 
 def _read(batch: Batch) -> _Read:
-    """Return what entries ask."""
+    """Return the questions of entries."""
     asked = map(_asked_beside, batch.contexts)
     found = [_remembered(before + text) for before, text in zip(asked, batch.texts, strict=True)]
     behind = [(row, shape) for row, (_, _, asked) in enumerate(found) for shape in asked]

@@ -1,4 +1,4 @@
-"""Detect passages that repeat the question they were retrieved for."""
+"""Detect passages that repeat the query for which they were retrieved."""
 
 from __future__ import annotations
 
@@ -30,61 +30,61 @@ from ragshield_core.detectors.question.questions import (
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.readings import Remembered
 
-# Words of a query that are looked at; longer ones are no questions.
+# Words of a query that are read; longer queries are no questions.
 MAX_QUERY = 64
-# The first and the last word weigh so much more, in shares of the query's length. A statement that
-# answers a question holds most of its words ("... is the largest ..."), but not the word that asks,
+# Extra weight of the first and the last word, in shares of the query's length. A statement that
+# answers a question has most of its words ("... is the largest ..."), but not the question word,
 # which comes first or last.
 EDGE = 0.2
-# A repetition may hold so many more words than the query.
+# Most words of a repetition, as a multiple of the query's words.
 SLACK = 1.25
-# Each word put in, left out or replaced costs so much of a word in the ordered comparison, and so
-# many may be put in at one place.
+# Cost of each word inserted, left out or replaced in the ordered comparison, in words, and most
+# insertions at one place.
 GAP, MAX_INSERTED = 0.25, 2
-# Queries of fewer words than this repeat by chance, or because they are a name.
+# Shorter queries are repeated by chance, or because they are a name.
 FULL_LENGTH, LEAST_LENGTH = 5, 3
-# Where passages open with questions of their own, repeating one is what they are there for. From
-# this share of the others on, the score is halved.
+# Passages of an FAQ open with their own questions, so repeating a query is normal there. From this
+# share of the other passages on, the score is halved.
 USUAL_FROM = 0.5
-# Below this, a passage is not taken to repeat the query, so that it can say what is usual. So high
-# because the questions of one FAQ are worded alike.
+# A passage below this does not repeat the query, so it counts as an example of the usual. The value
+# is high because the questions of one FAQ have similar wording.
 NO_ECHO = 0.75
-# Passages that do not ask anything near their beginning.
+# Openings of passages that ask nothing near their beginning.
 _ASK_NOT = frozenset((NONE, PHRASE, WEAK, INDIRECT, EMBEDDED))
-# A query that is none of these asks something; others are key words, or the title of a page.
+# A query of another kind asks something; these kinds are key words, or the title of a page.
 _KEY_WORDS = frozenset((NONE, PHRASE, TITLE, INDIRECT))
-# A question in a passage is compared with the query only where the rest is about the question, as
-# in a text that was made for it: above this cosine of their content words, in so many characters
-# before and behind the question.
+# A question in a passage is compared with the query only if the rest is about the question, as in a
+# text that was written for it: above this cosine of their content words, within these numbers of
+# characters before and after the question.
 FOCUSED = 0.35
 _BEFORE, _BEHIND = 400, 4_000
-# Content words that a query needs for that, and the share of the question's that is as good as all:
-# a query of key words leaves some out.
+# Content words that a query needs for that, and the share of the question's words that counts as
+# all of them: a query of key words leaves some out.
 LEAST_CONTENT, ENOUGH = 2, 0.5
 
 
 class QueryEchoDetector(RetrievalDetector):
-    """Find passages that hold the question they were retrieved for.
+    """Find passages that contain the question for which they were retrieved.
 
-    A text crafted for a question is retrieved for it because it holds it: PoisonedRAG's black-box
+    A text crafted for a question is retrieved because it contains it: PoisonedRAG's black-box
     attack puts the question in front of every text. Passages that answer a question share words
-    with it too, but hardly all of them, and hardly the one that asks.
+    with it too, but seldom all of them, and seldom the question word.
 
-    The score is the larger of two. Of a query that is a question: the share of its words in the
-    passage's best window, the first and the last word counting more, in any order and in the order
-    of the query, half and half: 1 where the query stands there word for word, about .92 with one
-    word of ten changed, up to .8 in ordinary passages. Of any query: how many of its content words
-    the question has that the passage puts to itself (root of the share), where the passage is
-    about that question; this finds paraphrases and key words. A passage that repeats key words
-    without asking for them has them as its title, and scores 0.
+    The score is the larger of two. For a query that is a question: the share of its words in the
+    passage's best window, with more weight on the first and the last word, in any order and in the
+    order of the query, half and half: 1 for a word-for-word repetition, about .92 with one word of
+    ten changed, up to .8 in ordinary passages. For any query: the root of the share of its content
+    words that the passage's own question contains, if the passage is about that question; this
+    finds paraphrases and key words. A passage that repeats key words without a question has them
+    in its title, and scores 0.
 
-    Where half of the other passages open with questions of their own (an FAQ), scores are halved,
+    If half of the other passages open with questions of their own (an FAQ), scores are halved,
     which keeps them at the :attr:`floor`.
 
     Notes
     -----
-    Needs no calibration and no vectors. A lone FAQ page in a knowledge base of prose, asked for in
-    its own words, scores as poison does: calibrate on queries of your own.
+    Needs no calibration and no vectors. A lone FAQ page in a knowledge base of prose scores like
+    poison for a query in its own words: calibrate on your own queries.
 
     References
     ----------
@@ -107,23 +107,23 @@ class QueryEchoDetector(RetrievalDetector):
     default_threshold: ClassVar[float] = 0.8
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
-        # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
+        # Ordinary answers reach it; below it, a calibration would spend the accepted rate on them.
         floor=0.7,
         scope=Scope.RETRIEVAL,
     )
 
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
-        """Return how much of the query each passage holds, shape (n_passages,), in [0, 1]."""
+        """Return the share of the query in each passage, shape (n_passages,), in [0, 1]."""
         echoes = np.maximum(*self._both(retrieved))
         return echoes * self._unusual(retrieved, echoes)
 
     def repeated(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
-        """Return how much of the query each passage repeats word for word, (n_passages,)."""
+        """Return the share of the query that each passage repeats verbatim, (n_passages,)."""
         echoes = self._echoes(retrieved)
         return echoes * self._unusual(retrieved, echoes)
 
     def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
-        """Return how much of the query is repeated or asked."""
+        """Return the share of the query that is repeated or asked."""
         repeated, asked = self._both(retrieved)
         echoes = np.maximum(repeated, asked)
         factors = self._unusual(retrieved, echoes)
@@ -142,7 +142,7 @@ class QueryEchoDetector(RetrievalDetector):
         return found
 
     def _both(self, retrieved: RetrievedSet) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return how much of the query is repeated, and how much of it is asked."""
+        """Return the repeated share of the query, and the asked share."""
         query = (retrieved.query or "")[:MAX_CHARACTERS]
         is_question = opening_of(query).kind not in _KEY_WORDS
         repeated = self._echoes(retrieved) if is_question else np.zeros(len(retrieved))
@@ -171,7 +171,7 @@ class QueryEchoDetector(RetrievalDetector):
         return np.asarray(echoes * min(1.0, n / FULL_LENGTH), dtype=np.float64)
 
     def _unusual(self, retrieved: RetrievedSet, echoes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return in [.5, 1], per passage, how unusual it is here to open with a question."""
+        """Return, per passage, how unusual an opening question is here, in [.5, 1]."""
         others = echoes < NO_ECHO
         openings = [_remembered_opening(text)[0] for text in retrieved.passages.texts]
         asks = np.array([opening.kind not in _ASK_NOT for opening in openings], dtype=np.bool_)
@@ -181,14 +181,14 @@ class QueryEchoDetector(RetrievalDetector):
 
 
 def word_weights(n: int) -> NDArray[np.float64]:
-    """Return how much each word of a query of n words counts, shape (n,)."""
+    """Return the weight of each word of a query of n words, shape (n,)."""
     weights = np.ones(n)
     weights[[0, -1] if n else []] += EDGE * n
     return weights
 
 
 def _opening(text: str) -> tuple[Opening, frozenset[str], float]:
-    """Return what a passage opens with, the words of its question, and the cosine with the rest."""
+    """Return a passage's opening, the words of its question, and their cosine with the rest."""
     text = readable_beginning(text)
     opening = opening_of(text)
     if opening.kind == NONE:

@@ -1,10 +1,10 @@
-"""Words that ask, by language and by what they ask for."""
+"""Question words of many languages, by the kind of answer that they ask for."""
 
 from __future__ import annotations
 
 import re
 
-# What a question can ask for.
+# Kinds of answers that a question can ask for.
 ABOUT = (
     "anything",
     "what something is",
@@ -64,20 +64,20 @@ _WORDS = {
     ),
 }
 ASKS_FOR = {word: about for about, words in _WORDS.items() for word in words.split()}
-# They open statements just as well.
+# Question words that open statements just as often.
 _WEAK = (
     "was wo wie wen qui que où come che como quanto quando как чем wanneer waar wat hva hvad vad"
     " när hur hoe hvor ile jak kde من ما מי מה כמה למה ուր որը ինչ"
 )
 WEAK = frozenset(_WEAK.split())
-# They open nothing but questions, in languages for which no pattern looks at the words behind them.
+# Words that open only questions, in languages without a pattern for the words that follow.
 _ONLY_ASK = (
     "hoeveel waarom varför hvorfor hvem vem hvordan хто скільки чому kto kdo dlaczego kolik proč"
     " neden niçin nasıl kaç ποιος πότε πού γιατί πώς πόσο πόσα πόσοι πόσες كم متى أين لماذا كيف"
     " कौन किसने कब कहाँ कहां क्यों कैसे कितने कितना कितनी siapa mengapa kenapa bagaimana berapa"
 )
 ONLY_ASK = frozenset(_ONLY_ASK.split())
-# Behind "how", they ask for a measure.
+# After "how", these words ask for a measure.
 MEASURED = "many|much|long|old|far|tall|big|large|high|deep|often|fast|hot|wide|heavy|late"
 _MEASURED = frozenset(
     (
@@ -86,7 +86,7 @@ _MEASURED = frozenset(
     ).split()
 )
 _IS = frozenset(["is", "are", "was", "were", "does", "do", "did", "ist", "sind", "bedeutet"])
-# Verbs that may stand first, as alternatives of a pattern.
+# Verbs that can open a question, as alternatives of a pattern.
 BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
 DO = "do|does|did|don't|doesn't|didn't"
 MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
@@ -98,8 +98,8 @@ PREPOSITION = (
     "|a|с|в|на|из|к|о"
 )
 PREPOSITIONS = frozenset(PREPOSITION.split("|"))
-# In scripts without spaces, and in Korean: anywhere in the question. Chinese, Japanese, Korean,
-# Thai.
+# Patterns for any position in a question, for scripts without spaces and Korean: Chinese,
+# Japanese, Korean, Thai.
 _UNSPACED = tuple(
     (about, re.compile(pattern))
     for about, pattern in (
@@ -115,20 +115,20 @@ _UNSPACED = tuple(
     )
 )
 UNSPACED = re.compile("|".join(pattern.pattern for _, pattern in _UNSPACED))
-_LONGEST = 60  # words of a question that are looked at
+_LONGEST = 60  # words of a question that are read
 _EDGES = "\"'“”‘’«»„¿¡()[]*_,.:;?؟،।։？"
 _IN_WORDS = {ord("’"): "'", 0x055E: None}  # the question mark of Armenian stands in a word
 
 
 def words_of(question: str, n: int) -> list[str]:
-    """Return the first words of a question, in lower case, without the marks around them."""
+    """Return the first words of a question, in lower case, without surrounding punctuation."""
     return [
         word.strip(_EDGES).translate(_IN_WORDS).lower() for word in question.split(maxsplit=n)[:n]
     ]
 
 
 def about_of(question: str) -> int:
-    """Return what a question asks for, by the words it begins with; an index into ABOUT."""
+    """Return the kind of answer that a question asks for by its words; an index into ABOUT."""
     words = words_of(question, _LONGEST)
     if words and words[0] in VERBS:
         return YES_NO
@@ -146,6 +146,6 @@ def about_of(question: str) -> int:
 
 
 def asks_first(sentence: str) -> bool:
-    """Return whether a sentence begins with a word that asks."""
+    """Return whether a sentence begins with a question word."""
     first, second, *_ = [*words_of(sentence, 2), "", ""]
     return first in ASKS_FOR or (first in PREPOSITIONS and second in ASKS_FOR)

@@ -1,4 +1,4 @@
-"""Questions that a text puts to itself: in front, further down, with or without a mark."""
+"""Recognition of the questions in a text: in front, further down, with or without a mark."""
 # ruff: noqa: PLR2004 - lengths of words and shares
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ragshield_core.detectors.question.question_words import WEAK as WEAK_WORDS
 from ragshield_core.text.characters import FULL_STOPS, LETTERS, QUESTION_MARKS
 from ragshield_core.text.characters import UNSPACED as TOUCHING
 
-# What an opening can be, by what it tells; the first that applies.
+# Kinds of openings, in the words of evidence; the first that applies.
 KINDS = (
     "no question",
     "a short phrase in lower case that comes back",
@@ -49,55 +49,55 @@ KINDS = (
     INDIRECT,
 ) = range(len(KINDS))
 _LOOSE = frozenset({PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT})
-# How much of a question comes back in what follows it, its answer: none of its content words, or
-# how many, up to four; and for each number, less than half of them, or more.
+# Steps of a question's echo in its answer: none of its content words come back, or up to four of
+# them; each number has two steps, for less than half of the words and for more.
 ECHO = 1 + 2 * 4
 _MOST_BACK = 4
-# How much of a question and its answer stands elsewhere in the text: the share of their content
-# words, divided by the same share of the rest of the text, in steps. A planted question is about
-# something else. The first step is of texts that are too short to tell.
+# Steps of the overlap of a question and its answer with the text elsewhere: the share of their
+# content words found there, divided by the same share for the rest of the text. A planted question
+# is about something else. Texts that are too short to tell have a step of their own, the first.
 ELSEWHERE = (0.3, 0.45, 0.6)
 _TOO_LITTLE, _PASSAGES = 60, (150, 250)  # content words of a text, characters beside a question
-# Where a question stands: in front or behind another sentence, alone or beside others.
+# Position of a question: in front or after another sentence, alone or beside others.
 PLACES = ("in front", "behind another sentence or beside other questions")
-_OPENING = 600  # characters in which the first question is looked for
-_FURTHER = 100_000  # and those behind it
+_OPENING = 600  # characters that are searched for the first question
+_FURTHER = 100_000  # characters that are searched for later questions
 _LONGEST = 60  # words of a question
-# Characters behind a question, or in front of one that ends a text, in which its words come back if
-# they are its answer.
+# Characters after a question, or before one that ends a text, that may be its answer and repeat its
+# words.
 _ANSWER = 400
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
 _SHORT = 15  # words of a phrase that might be one
 _WRAPPED = 40  # characters: lines of running text are wrapped later, headings are shorter
-_LOOKED_BACK = 250  # characters, for where a sentence begins
-# What may stand behind the last sentence, and how much of it is looked at.
+_LOOKED_BACK = 250  # characters that are searched for the start of a sentence
+# Characters that may follow the last sentence, and how many are read.
 _CLOSERS, _CLOSING = f" .!\n\"'”’»){FULL_STOPS}{QUESTION_MARKS}", 40
 
 
 class Opening(NamedTuple):
-    """What a text opens with."""
+    """A question of a text, or its first sentence."""
 
     kind: int  # index into KINDS
     lower: bool  # starts in lower case
     glued: bool  # runs into the next sentence without a space
-    echo: int  # how much of it comes back in its answer, 0 to 8
+    echo: int  # step of its echo in the answer, 0 to 8
     span: tuple[int, int]  # of the question, or of the first sentence
     n_words: int = 0  # content words of the question
     n_back: int = 0  # of these, come back in the answer
     last: bool = False  # nothing follows
     about: int = 0  # index into ABOUT
     place: int = 0  # index into PLACES, of an opening
-    elsewhere: int = 0  # how much of it and its answer stands elsewhere in the text, 0 to 4
+    elsewhere: int = 0  # step of its and its answer's overlap with the rest of the text, 0 to 4
     behind: bool = False  # another sentence stands in front of it
 
 
 _AUX_START = re.compile(rf"(?:{AUX})\b", re.IGNORECASE)
-# Not what a question word asks for.
+# A question word does not ask for these words.
 _NOT_ASKED = (
     rf"(?!(?:{BE}|{MODAL}|{DO}|he|she|it|they|we|i|you|his|her|its|their|our|the|a|an|this|that"
     r"|these|those|to|now|became|all|some|many|most|both|each|one|two|people|in|on|at|by)\b)"
 )
-# Without a mark: a question word and a verb that comes before its subject, or a measure.
+# Without a mark: a question word and a verb before its subject, or a measure.
 _STRONG = re.compile(
     rf"(?:(?:who|whom|whose|who's|what's|where's|why)\b"
     rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
@@ -142,10 +142,10 @@ _NO_SUBJECT = frozenset(
     ("a", "an", "not", "be", "been", "to", "of", "in", "for", "by", "as", "also")
 )
 _LATER_BE = re.compile(r"\s\S{1,200}\s(?:is|was|are|were)\s", re.IGNORECASE)
-# A sentence that stops where its answer should follow: "the capital of the province is."
+# A sentence that ends before its answer: "the capital of the province is."
 _OPEN_END = re.compile(r"\s(?:is|are|was|were|of|by|the|in|called|as|from)$", re.IGNORECASE)
-# A question that a sentence speaks of: "This page covers who ..."; after other words than these,
-# "who", "which", "when" and "where" mostly go back to a noun.
+# An indirect question: "This page covers who ..."; after other words than these, "who", "which",
+# "when" and "where" mostly refer to a noun.
 _INDIRECT = re.compile(
     r"\b(?:(?:know|knows|wonder|wonders|wondered|wondering|ask|asks|asked|asking|out|learn|explain"
     r"|explains|explained|cover|covers|covering|describes?|tell|tells|told|shows?|answers?|answered"
@@ -163,8 +163,8 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _MARK = re.compile(f"[{QUESTION_MARKS}]")
-_GREEK = re.compile(r"(?<=[\u0370-\u03ff\u1f00-\u1fff]);(?=\s|$)")  # there, a semicolon asks
-# In Armenian, a mark within a word asks, and a full stop ends the sentence.
+_GREEK = re.compile(r"(?<=[\u0370-\u03ff\u1f00-\u1fff]);(?=\s|$)")  # the Greek question mark
+# The Armenian question mark stands within a word, and a full stop ends the sentence.
 _ARMENIAN = re.compile("\u055e([^\u0589\n\u055e]{0,400})[\u0589:]")
 _ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
 _WORD = re.compile(rf"[{LETTERS}\d]+(?:['’.-][{LETTERS}\d]+)*")
@@ -184,21 +184,21 @@ _ABBREVIATION = re.compile(
     r"|rep|rev|hon|approx|ca|cf|etc|al|ed|fig|u\.s|e\.g|i\.e)$",
     re.IGNORECASE,
 )
-# One class in front, because that is what the engine looks for quickly; so below.
+# The pattern starts with one character class, which the engine finds quickly; so below.
 _STOPS = re.compile(
     rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=[.!{FULL_STOPS}])(?=[\s\"'”’»)]|$|[{LETTERS}])"
     rf"|(?<=\n)\s{{0,9}}(?:\n|(?=[-*+•]\s|[#|>`~<\[]|//|\d{{1,3}}[.)]\s))|(?<=[{QUESTION_MARKS}]))"
 )
-# What makes a sentence code, if its mark stands apart as in "a = b ? c : d" and "where name = ?".
+# Characters of code, if the mark stands apart as in "a = b ? c : d" and "where name = ?".
 _IN_CODE = re.compile(r"[={}(;\[]")
 _RUNS_ON = re.compile("[.?!]|[A-Za-z]")
-# What goes on after the mark in the same sentence: the title of a work, mostly.
+# The sentence continues after the mark: mostly the title of a work.
 _GOES_ON = re.compile(
     r"[\"'”’»*_)]{0,3}(?:\]\(|[,;:(]|\s{1,3}(?:\(|(?:is|was|are|were|has|had|and|or|by|in|from|of|on|at"
     r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
 )
 _BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
-# Thai, Lao, Burmese and Khmer have no marks, and spaces between sentences.
+# Thai, Lao, Burmese and Khmer have no full stops, but spaces between sentences.
 _SPACE = re.compile(r"(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\s(?=\S)")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
 _PIECE_END = re.compile(
@@ -206,20 +206,20 @@ _PIECE_END = re.compile(
     rf"|(?<!\n)[.!{FULL_STOPS}{QUESTION_MARKS}]{{0,2}}[\"'”’»)\]]{{0,3}}\s{{0,3}}"
     rf"(?=[^\s.!{FULL_STOPS}{QUESTION_MARKS}]))"
 )
-# What unmarked questions begin with, behind an opening.
+# First words of unmarked questions after an opening.
 _STARTS = frozenset("|".join([*ASKS_FOR, AUX, PREPOSITION, "tell|name|please|i"]).split("|"))
 _STARTS -= WEAK_WORDS
 
 
 def opening_of(text: str) -> Opening:
-    """Return what a text opens with.
+    """Return the opening of a text.
 
-    Only its first 600 characters and its last sentence are searched for a question, and 100,000 for
-    the words of it.
+    Only the first 600 characters and the last sentence are searched for a question, and the first
+    100,000 characters for its words.
     """
     text = _with_marks(text)
     head = text[:_OPENING]
-    if "?" in head and ("[" in head or "(" in head):  # marks of others than who wrote it
+    if "?" in head and ("[" in head or "(" in head):  # marks that editors inserted
         head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
@@ -245,7 +245,7 @@ def opening_of(text: str) -> Opening:
 
 
 def _marked(text: str, head: str, start: int) -> Opening | None:
-    """Return the first question with a question mark in a text's beginning, if there is one."""
+    """Return the first question with a question mark in the beginning of a text, if any."""
     for n_before, (begin, end, stop) in enumerate(_sentences(head, start)):
         if _MARK.match(stop):
             kind, glued = MARKED_OTHER, bool(_RUNS_ON.match(head, end + 1))
@@ -260,7 +260,7 @@ def _marked(text: str, head: str, start: int) -> Opening | None:
 
 
 def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
-    """Return where a sentence ends without a full stop, if it does: a heading, for instance."""
+    """Return the end of a sentence without a full stop, such as a heading, if there is one."""
     broken = _BREAK.search(head, start, end)
     if broken is None and head[start : start + 1].islower():
         broken = _CAPITAL.search(head, start, end)
@@ -268,10 +268,10 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
 
 
 def inside_of(text: str, opening: Opening) -> tuple[int, list[Opening]]:
-    """Return how many sentences a text has behind what it opens with, and the questions there.
+    """Return the number of sentences after a text's opening, and the questions among them.
 
-    The first 100,000 characters are searched. Each question is looked at with what stands around
-    it, so that one in a long text is what it would be in a short one.
+    The first 100,000 characters are searched. Each question is judged with the text around it, so
+    that its traits are the same in a long text as in a short one.
 
     Examples
     --------
@@ -282,15 +282,15 @@ def inside_of(text: str, opening: Opening) -> tuple[int, list[Opening]]:
     'who built the mill of brill'
     """
     text = _with_marks(text[:_FURTHER])
-    # What is asked behind another sentence is looked at as both.
+    # An opening question after another sentence counts as a later question, too.
     done = 0 if opening.kind == NONE or opening.behind else opening.span[1]
     n_pieces, asked, words = 0, list[Opening](), None
     for start, end, glued in _pieces(text):
         n_pieces += 1
         if start < done or (kind := _further_kind(text[start:end])) == NONE:
             continue
-        # What only may be a question is one where nothing follows, and else a clause or a name. The
-        # rest of a sentence whose line was wrapped is none without a mark.
+        # A possible question counts only if nothing follows; otherwise it is a clause or a name.
+        # The rest of a wrapped sentence is no question without a mark.
         wrapped = _wrapped(text, start)
         unmarked = kind not in (MARKED, MARKED_OTHER)
         if (kind in _LOOSE and not _is_last(text, end)) or (unmarked and wrapped):
@@ -304,7 +304,7 @@ def inside_of(text: str, opening: Opening) -> tuple[int, list[Opening]]:
 
 
 def _with_marks(text: str) -> str:
-    """Return a text with the question marks of Greek and Armenian where others have theirs."""
+    """Return a text with "?" in place of Greek and Armenian question marks."""
     if text.isascii():
         return text
     if ";" in text:
@@ -316,7 +316,7 @@ def _with_marks(text: str) -> str:
 
 
 def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
-    """Yield where sentences start and end, and by which mark."""
+    """Yield the start and the end of each sentence, and its closing mark."""
     begin = start
     for match in _STOPS.finditer(text, start):
         end, stop = match.start(), match[0].strip()
@@ -334,7 +334,7 @@ def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield where sentences but the first start and end, and whether they start without a space."""
+    """Yield start and end of each sentence but the first, and whether no space precedes it."""
     begin, glued = -1, False
     for match in _PIECE_END.finditer(text):
         end = match.start()
@@ -351,7 +351,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _ends_a_question(text: str, place: int) -> bool:
-    """Return whether a question mark stands behind a word, and not in a link or a word."""
+    """Return whether a question mark follows a word, and is not part of a link or a word."""
     before = text[max(0, place - 40) : place].rpartition(" ")[2]
     after = text[place + 1 : place + 2]
     if "/" in before or after.islower() or after in ("=", "&", "/", "_"):
@@ -361,7 +361,7 @@ def _ends_a_question(text: str, place: int) -> bool:
 
 
 def _in_code(text: str, start: int, place: int) -> bool:
-    """Return whether a question mark belongs to code: apart from words, in a line that is code."""
+    """Return whether a question mark belongs to code: apart from words, in a line of code."""
     if text[place - 1 : place] not in ("", " ") and text[place + 1 : place + 2] != ".":
         return False
     line = text.rfind("\n", start, place) + 1
@@ -369,7 +369,7 @@ def _in_code(text: str, start: int, place: int) -> bool:
 
 
 def _wrapped(text: str, start: int) -> bool:
-    """Return whether a line that starts there goes on with the sentence of the line before."""
+    """Return whether a line starting there continues the sentence of the line before."""
     before = text[max(0, start - _LOOKED_BACK) : start].rstrip(" \t")
     if not before.endswith("\n"):
         return False
@@ -381,11 +381,11 @@ def _is_last(text: str, end: int) -> bool:
     return not text[end : end + _CLOSING].strip(_CLOSERS)
 
 
-# What kind of question a sentence is
+# Kinds of questions
 
 
 def _further_kind(piece: str) -> int:
-    """Return what kind of question a sentence behind the opening is."""
+    """Return the kind of question of a sentence after the opening."""
     first, _, rest = piece.partition(" ")
     if _MARK.match(piece[-1:]):
         return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
@@ -395,12 +395,12 @@ def _further_kind(piece: str) -> int:
 
 
 def _is_direct(question: str) -> bool:
-    """Return whether a sentence with a question mark has a question word, or its verb first."""
+    """Return whether a sentence with a question mark has a question word, or a verb in front."""
     return about_of(question) != ANYTHING or any(map(asks_first, re.split("[:,]", question)))
 
 
 def _unmarked_kind(sentence: str) -> int:
-    """Return whether a sentence that no question mark ends is a question nonetheless."""
+    """Return the kind of question of a sentence without a question mark."""
     words = sentence.split(maxsplit=_LONGEST)
     if len(words) > _LONGEST:
         return NONE
@@ -410,7 +410,7 @@ def _unmarked_kind(sentence: str) -> int:
     if len(words) < 3:
         return NONE
     verb, second = words[0].lower(), words[1].lower()
-    # The verb stands first, and no other comes where it would stand.
+    # The verb stands first, and no other verb stands in its normal place.
     inverted = verb in VERBS and second not in (*_NO_SUBJECT, *_IMPERATIVE.get(verb, ()))
     inverted = inverted and not _LATER_BE.search(sentence)
     if inverted or words_of(sentence, 1)[0] in ONLY_ASK or _STRONG.match(sentence):
@@ -426,7 +426,7 @@ def _unmarked_kind(sentence: str) -> int:
 
 
 def _embedded_kind(sentence: str, words: list[str]) -> int:
-    """Return the kind of a sentence that does not begin as a question does."""
+    """Return the kind of a sentence that does not begin like a question."""
     lower = sentence[0].islower()
     if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
         return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
@@ -435,13 +435,13 @@ def _embedded_kind(sentence: str, words: list[str]) -> int:
     return PHRASE if lower and len(words) <= _SHORT and not _CODE.search(sentence) else NONE
 
 
-# What stands around a question
+# The text around a question
 
 
 def _opening(
     text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
-    """Return a question that a text opens with."""
+    """Return an opening question of a text."""
     text, end = text[:_FURTHER], span[1]
     found = _question(text, _Words(text), kind, span, glued=glued, behind=behind)
     among = len(_MARK.findall(text[:_OPENING])) > bool(_MARK.match(text[end - 1 : end]))
@@ -451,19 +451,19 @@ def _opening(
 def _question(
     text: str, words: _Words, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
-    """Return a question that was found, given the words around it."""
+    """Return a question with its traits, given the words of the text."""
     start, end = span
     last = _is_last(text, end)
     asked = set(words.between(start, end))
     elsewhere = words.elsewhere(start, end, last=last)
-    # One that stands behind the first sentence of a short text has its answer on both sides.
+    # A question after the first sentence of a short text has its answer on both sides.
     answer = words.between(start - _ANSWER, start) if last or (behind and not elsewhere) else []
     if not last:
         answer += words.between(end, end + _ANSWER)
     n_back = len(asked.intersection(answer))
     return Opening(
         kind=kind,
-        lower=text[start : start + 1].islower() and kind != INDIRECT,  # as all of these do
+        lower=text[start : start + 1].islower() and kind != INDIRECT,  # all of these are lower
         glued=glued,
         echo=2 * min(n_back, _MOST_BACK) - (2 * n_back < len(asked)) if n_back else 0,
         span=span,
@@ -476,7 +476,7 @@ def _question(
 
 
 class _Words:
-    """Content words of a text, and where they stand."""
+    """Content words of a text, and their positions."""
 
     def __init__(self, text: str) -> None:
         found = sorted(_places(text))
@@ -490,19 +490,19 @@ class _Words:
         return self._stems[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     def elsewhere(self, start: int, end: int, *, last: bool) -> int:
-        """Return how much of a question and its answer stands elsewhere in the text, 0 to 4."""
+        """Return the step of the overlap of a question and its answer with the rest, 0 to 4."""
         sides = [(start - n, end) if last else (start, end + n) for n in (*_PASSAGES, _ANSWER)]
         *passages, around = (self.between(*side) for side in sides)
         near = Counter(around)
         n_far = len(self._stems) - len(around)
         if n_far < _TOO_LITTLE or not passages[0]:
             return 0
-        # Of what is left without them, how much is repeated: as much of a part of it is elsewhere.
+        # The repeated words of the rest: the share of any part of it that also stands elsewhere.
         n_repeated = self._n_repeated
         for stem, n in near.items():
             n_all = self._counts[stem]
             n_repeated += (n_all - n) * (n_all - n > 1) - n_all * (n_all > 1)
-        # An answer may be short, and what goes on behind it is the text's own.
+        # An answer may be short, and the text after it is ordinary text.
         share = min(
             sum(self._counts[stem] > near[stem] for stem in passage) / len(passage)
             for passage in map(set, passages)
@@ -511,7 +511,7 @@ class _Words:
 
 
 def _places(text: str) -> Iterator[tuple[int, str]]:
-    """Yield where content words start, and their beginnings; pairs of letters where words touch."""
+    """Yield starts and stems of content words; pairs of letters in scripts without spaces."""
     for match in _WORD.finditer(text):
         word = match[0]
         stem = word[:_STEM].lower()
@@ -525,5 +525,5 @@ def _places(text: str) -> Iterator[tuple[int, str]]:
 
 
 def content_words(text: str) -> set[str]:
-    """Return the beginnings of a text's content words."""
+    """Return the stems of a text's content words."""
     return {stem for _, stem in _places(text)}
