@@ -1,4 +1,4 @@
-"""Detector of phrases planted in many entries."""
+"""Detector of phrases that were planted in many entries."""
 
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 

@@ -1,8 +1,8 @@
-"""Count the entries that hold a phrase: in the knowledge base, and among recent ones.
+"""Counts of the entries that contain a phrase, in the knowledge base and among recent entries.
 
 Texts become sets of word n-grams, as 32-bit hashes: single words, pairs of words with at most one
-other word between them, three and four words in a row. A phrase of which one word was replaced,
-dropped or added keeps some of its pairs.
+other word between them, three and four words in a row. A phrase keeps some of its pairs if one of
+its words is replaced, dropped or added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ragshield_core.text.normalized import encoded_words, readable
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
-# By order: how far behind the first word the further words of an n-gram stand.
+# Order of an n-gram, and offsets of its words from the first one.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
     (0, (0,)),
     (1, (0, 1)),
@@ -30,23 +30,23 @@ N_ORDERS = 4
 ORDER_BITS = 2  # the highest ones of a hash
 PAIRS, TRIPLES = 1, 2
 
-# An entry is a chunk of a document. Of one with more n-grams (about 3,000 words) those with the
-# lowest hashes stand for it: what two entries share, they mostly share then as well.
+# An entry is a chunk of a document. A longer one (over about 3,000 words) is represented by its
+# n-grams with the lowest hashes: two entries keep most of the n-grams that they share.
 MAX_GRAMS = 16_384
 
-# Columns of a sketch, which estimates the share of three-word phrases that two texts have in
-# common to within about an eighth.
+# Columns of a sketch, which estimates the share of three-word phrases that two texts share, to
+# within about an eighth.
 SKETCH = 16
 EMPTY = np.uint32(0xFFFFFFFF)
 
-# Cells of the counts of a knowledge base, by order: as many as characters / 4, which is about the
-# number of words, within these bounds. 2^23 cells of each order take 64 MiB and are half full with
-# 100,000 passages of 100 words.
+# Cells of the counts of a knowledge base, by order: characters / 4, which is about the number of
+# words, within these bounds. 2^23 cells of each order take 64 MiB and are half full with 100,000
+# passages of 100 words.
 MIN_CELLS, MAX_CELLS = 1 << 16, 1 << 23
-SATURATED = 65_535  # counts stop here, and what is so frequent is never suspicious
-TAIL = 256  # numbers of n-grams that at least so many entries hold are known up to this
+SATURATED = 65_535  # counts stop here, and so frequent an n-gram is never suspicious
+TAIL = 256  # the table of n-grams by least number of holders ends here
 
-# Many times as many as are looked for at once.
+# Many more cells than n-grams are wanted at once.
 FOUND_CELLS = 1 << 18
 
 _ODD = tuple(
@@ -67,12 +67,12 @@ class Grams(NamedTuple):
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
         listed = [np.empty(0, dtype=np.uint32), *map(hashed, texts)]
-        words = np.concatenate(listed)  # as they are read
+        words = np.concatenate(listed)  # in reading order
         lengths = np.fromiter(map(len, listed[1:]), np.int64, len(texts))
         owners = np.repeat(np.arange(len(texts)), lengths)
         upper = owners.astype(np.uint64) << np.uint64(32)
         keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
-        # So many at the most, those counted several times that stand there several times.
+        # An upper limit, which counts repeated n-grams repeatedly.
         most = len(PATTERNS) * np.bincount(owners, minlength=len(texts))
         for row in np.flatnonzero(most > MAX_GRAMS).tolist():
             mine = (keys >> np.uint64(32)) == row
@@ -97,7 +97,7 @@ class Grams(NamedTuple):
         Notes
         -----
         One-permutation hashing: each three-word phrase falls into one of the columns, and the
-        lowest hash in a column stands for it (Li et al., NeurIPS 2012). Empty columns hold
+        lowest hash in a column represents it (Li et al., NeurIPS 2012). Empty columns contain
         :data:`EMPTY`.
         """
         mine = order_of(self.hashes) == TRIPLES
@@ -135,13 +135,13 @@ hashed = Remembered(_hashes_of, SMALL_REMEMBERED, partial(np.array, dtype=np.uin
 def _grams_of(
     words: NDArray[np.uint32], owners: NDArray[np.int64]
 ) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]]:
-    """Yield, by pattern, the offsets of its words, which words begin an n-gram, and its hash."""
+    """Yield, by pattern, the offsets, the words that begin an n-gram, and the n-gram hashes."""
     n = len(words)
-    numbers = words + np.uint64(1)  # no word is nothing
+    numbers = words + np.uint64(1)  # no word is zero
     parts = [numbers * odd for odd in _ODD]
     for order, offsets in PATTERNS:
         reach = offsets[-1]
-        # An n-gram starts at every word that has the others of its own text behind it.
+        # An n-gram starts at every word if its other words belong to the same text.
         at = np.zeros(n, dtype=np.bool_)
         size = max(0, n - reach)
         np.equal(owners[:size], owners[reach:], out=at[:size])
@@ -156,7 +156,7 @@ def _grams_of(
 
 
 def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
-    """Return keys in order, each once."""
+    """Return the distinct keys, in order."""
     keys = np.sort(keys)
     distinct = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
@@ -164,22 +164,22 @@ def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
 
 
 def _lowest(hashes: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
-    """Return the n distinct hashes that are lowest when mixed, whatever their order."""
+    """Return the n distinct hashes that are lowest when mixed, in any order."""
     mixed = _distinct(hashes * np.uint32(0x85EBCA6B))[:n]
     return mixed * np.uint32(pow(0x85EBCA6B, -1, 1 << 32))
 
 
 def n_cells_for(n_characters: int) -> int:
-    """Return how many cells the phrases of texts of so many characters take: one a word or more."""
+    """Return the number of cells for texts of ``n_characters``: at least one per word."""
     wanted = max(1, n_characters // 4)
     return min(MAX_CELLS, max(MIN_CELLS, 1 << (wanted - 1).bit_length()))
 
 
 class Background:
-    """How many entries of the knowledge base hold an n-gram, about.
+    """Approximate numbers of entries of the knowledge base that contain an n-gram.
 
-    A table of counts by hash: two n-grams may share a cell, which makes either seem more usual
-    than it is, and never less.
+    A table of counts by hash: two n-grams may share a cell, so either may seem more usual than it
+    is, but never less.
     """
 
     def __init__(self, n_cells: int = MIN_CELLS) -> None:
@@ -187,27 +187,27 @@ class Background:
         self.n_grams = np.zeros(N_ORDERS, dtype=np.int64)
         self.n_entries = 0
         self.tail = np.ones((N_ORDERS, TAIL))
-        self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
+        self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail without copies
 
     def add(self, hashes: NDArray[np.uint32], n_entries: int, sign: int) -> None:
-        """Count the n-grams of entries, each once per entry that holds it; -1 takes them out."""
+        """Count the n-grams of entries, each once per entry; a sign of -1 subtracts them."""
         cells, occurrences = np.unique(self._cells(hashes), return_counts=True)
         before = self.counts[cells]
         after = np.clip(before.astype(np.int64) + sign * occurrences, 0, SATURATED)
-        after[before == SATURATED] = SATURATED  # how many there really are is not known any more
+        after[before == SATURATED] = SATURATED  # the true number is no longer known
         self.counts[cells] = after
         self.n_entries = max(0, self.n_entries + sign * n_entries)
         by_order = np.bincount(order_of(hashes), minlength=N_ORDERS)
         self.n_grams = np.maximum(0, self.n_grams + sign * by_order)
 
     def of(self, hashes: NDArray[np.uint32]) -> NDArray[np.float64]:
-        """Return how many entries hold each n-gram, infinite where that is beyond counting."""
+        """Return the number of entries with each n-gram; infinite if the count is saturated."""
         found = self.counts[self._cells(hashes)].astype(np.float64)
         found[found == SATURATED] = np.inf
         return found
 
     def measure(self, copies: Iterable[Grams] = ()) -> None:
-        """Count, by order, the n-grams that at least 0, 1, 2, ... entries hold but for copies."""
+        """Count, by order, the n-grams in at least 0, 1, 2, ... entries that are no copies."""
         originals = self
         for grams in copies:
             if originals is self:
@@ -217,7 +217,7 @@ class Background:
         self.originals = self.tail / self.held_by()
 
     def held_by(self) -> NDArray[np.float64]:
-        """Return, by order, how many n-grams at least 0, 1, 2, ... entries hold."""
+        """Return, by order, the number of n-grams in at least 0, 1, 2, ... entries."""
         counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
         sizes = np.stack([np.bincount(each, minlength=TAIL) for each in counts])
         return np.maximum(np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1], 1).astype(np.float64)
@@ -233,7 +233,7 @@ class Background:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Background:
-        """Return the one that :meth:`state` described."""
+        """Return the background that :meth:`state` described."""
         again = cls.__new__(cls)
         again.counts = np.array(arrays["counts"], dtype=np.uint16)
         again.n_grams = np.array(arrays["n_grams"][:-1], dtype=np.int64)
@@ -250,13 +250,13 @@ class Background:
 def found_in(
     wanted: NDArray[np.uint32], hashes: NDArray[np.uint32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which of some hashes are wanted, and the place of each of these among the wanted.
+    """Return the places of the wanted hashes, and the place of each among ``wanted``.
 
-    These are ascending and distinct, at least one.
+    ``wanted`` is ascending and distinct, and has at least one hash.
     """
     places = np.arange(len(hashes))
     if len(hashes) > FOUND_CELLS // 8:
-        # Most are not: a small table tells it of nearly all of them.
+        # Most are not wanted: a small table excludes nearly all of these.
         marked = np.zeros(FOUND_CELLS, dtype=np.bool_)
         marked[wanted & np.uint32(FOUND_CELLS - 1)] = True
         places = np.flatnonzero(marked[hashes & np.uint32(FOUND_CELLS - 1)])

@@ -1,4 +1,4 @@
-"""Detect phrases that recent entries hold far more often than the knowledge base explains."""
+"""Detect phrases that are far more frequent in recent entries than in the knowledge base."""
 
 from __future__ import annotations
 
@@ -24,66 +24,64 @@ from ragshield_core.text.normalized import readable, word_spans, words
 
 logger = logging.getLogger("ragshield")
 
-# Fewer entries say too little about what is usual among them.
+# Fewer entries do not show their usual phrases.
 MIN_ENTRIES = 100
-# Entries that one counts for that a person has released.
+# Weight of an entry that a person has released, in entries.
 TRUSTED = 10
-# Entries scored while held out: more add nothing to a threshold at one in a thousand.
+# Most entries that are scored while held out: more do not improve a threshold at one in a thousand.
 MAX_HELD_OUT = 10_000
-# Entries that arrive together when held-out ones are made to arrive.
+# Size of the batches in which held-out entries arrive.
 ARRIVING = 100
 QUOTED = 80  # characters
-# Held entries with a phrase on which an earlier one with it is condemned, at least.
+# Fewest held entries with a phrase that condemn an earlier entry with it.
 ACCOMPLICES = 2
 
 
 class TriggerPhraseDetector(GroupDetector):
-    """Find phrases planted in many entries, whatever their labels.
+    """Find phrases that were planted in many entries, with any labels.
 
-    An n-gram (up to four words, see :mod:`.counts`) is suspicious when too many of the entries that
-    hold it are recent. Were recent entries like those of the knowledge base, each of its holders
-    would be recent with the same probability: the recent share of all text. The score is the
-    negative decimal logarithm of how likely so many recent ones are then, corrected for the n-grams
-    of the knowledge base that are as frequent and could have been as many: 2 for one batch in a
-    hundred.
+    An n-gram (up to four words, see :mod:`.counts`) is suspicious if too many of the entries that
+    contain it are recent. If recent entries were like the knowledge base, each holder would be
+    recent with the same probability: the recent share of all text. The score is the negative
+    decimal logarithm of the probability of so many recent holders, corrected for the number of
+    n-grams of the knowledge base that are as frequent: chance reaches 2 in one batch of a hundred.
 
-    An entry has the score of its most suspicious n-gram. The entries that hold it are then set
-    aside, and the others are judged by what is left, so that an innocent entry is not condemned
-    for a common part of a planted phrase. Parts of a phrase that was found need to stand the
-    test among each other only, which finds entries with a word of it changed.
+    An entry has the score of its most suspicious n-gram. The holders of the most suspicious n-gram
+    are then set aside, and the other entries are judged by the rest, so that an innocent entry is
+    not condemned for a common part of a planted phrase. Parts of a found phrase are corrected for
+    each other only, which finds entries that changed one of its words.
 
-    Only those recent entries count that a planted phrase would have for carriers. They are like
-    the knowledge base but for the phrase: their nearest standing entry is as near, and their pairs
-    of words are as usual, as those of its own entries. They lie scattered: the standing entries
-    next to them are no closer to each other than others. The words of a new source, language or
-    product are not planted. Entries that are clearly at home count whatever else holds the phrase.
+    Only those recent entries count that could carry a planted phrase. They are like the knowledge
+    base except for the phrase: their nearest stored entry is as near, and their pairs of words are
+    as usual, as for its own entries. They are scattered: the stored entries next to them are no
+    closer to each other than others. So the words of a new source, language or product are not
+    reported. Entries that are clearly like the knowledge base always count.
 
-    Entries that :meth:`fit` was given are background. Later ones are recent: they can be condemned
-    by what comes after them (:meth:`retroactive`), and become background once 4,096 others have
-    come. Held entries go on counting as carriers, never become background, and do not make the
-    recent share of text larger. Copies of one text count once, and so do entries of one lineage,
-    but for each time that they are as many as the large lineages of the knowledge base have.
+    The fitted entries (:meth:`fit`) are background. Later entries are recent: further batches can
+    condemn them (:meth:`retroactive`), and they become background once 4,096 others have come. Held
+    entries still count as carriers, never become background, and do not increase the recent share
+    of text. Copies of one text count once. So do entries of one document, up to the size of a large
+    document of the knowledge base; more count in proportion.
 
-    What at least half of the latest updates of a source bring is taken for a new template of it.
+    A phrase in at least half of the latest updates of a source is taken for its new template.
 
     Notes
     -----
-    For n-grams with a weight of k among recent entries and b entries of the knowledge base, and a
+    For an n-gram with a weight of k among recent entries and b entries of the knowledge base, and a
     recent share q of all text, the tail of the binomial distribution is bounded by
     exp(-(k + b) * KL(k / (k + b) || q)) (Chernoff), which also holds for weights up to 1. The
-    correction counts, by length of the n-gram, those of the knowledge base that at least k + b
-    entries hold: rarer ones cannot reach the score (Tarone, "A modified Bonferroni method for
+    correction counts, by length of the n-gram, the n-grams in at least k + b entries of the
+    knowledge base: rarer ones cannot reach the score (Tarone, "A modified Bonferroni method for
     discrete data", Biometrics 46, 1990).
 
-    An n-gram that no more recent entries hold than known ones do is never suspicious, whatever
-    their shares: the knowledge base is about it, and much of that may come at once.
+    An n-gram with no more recent than known holders is never suspicious, whichever share is
+    recent: it belongs to the knowledge base, and many such entries may come at once.
 
-    Limits: about four entries are needed in 100 new ones beside 10,000 known ones, and about ten
-    in 1,000 beside 2,500; once recent text is as much as known text, next to nothing is found.
-    Slower than one in about a thousand entries, a phrase goes unnoticed and ends up in the
-    background. A new template or topic of the
-    knowledge base looks the same as a planted phrase until a person has released it. Hashes are
-    not keyed.
+    Limits: a phrase needs about four entries in 100 new ones beside 10,000 known ones, and about
+    ten in 1,000 beside 2,500; once recent text is as much as known text, hardly any is found.
+    A phrase in fewer than about one in a thousand entries goes unnoticed and ends up in the
+    background. A new template or topic of the knowledge base looks the same as a planted phrase
+    until a person has released it. Hashes are not keyed.
 
     Examples
     --------
@@ -105,7 +103,7 @@ class TriggerPhraseDetector(GroupDetector):
     default_threshold: float = 2.0
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0043.004", *POISONING, CRAFTED, "CWE-349"),
-        # What one batch in a hundred has by chance is no reason to act, however rare it is here.
+        # Chance reaches this in one batch of a hundred: no reason to act, however rare it is here.
         floor=2.0,
         scope=Scope.BATCH,
         acts_unfitted=False,
@@ -118,11 +116,11 @@ class TriggerPhraseDetector(GroupDetector):
     def reset(self) -> None:
         """Forget everything."""
         self._memory: Memory | None = None  # before the first entry
-        self._ready = False  # whether what is learned now is recent
-        # Entries with a phrase that they came together with; None as long as nobody has asked for
-        # those of a sample that is large enough.
+        self._ready = False  # whether entries learned from now on are recent
+        # Entries with a phrase that is suspicious because they came together; None until a large
+        # enough sample was checked.
         self._together: set[str] | None = None
-        # Such that have left, or are held now, each with a hash of its text.
+        # Such entries that have left or are held now, each with a hash of its text.
         self._parted: dict[str, str] = {}
         self._latest: tuple[Batch, Grams, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
@@ -130,7 +128,7 @@ class TriggerPhraseDetector(GroupDetector):
     # Learning
 
     def learn(self, entries: Batch) -> None:
-        """Add entries: background up to :data:`MIN_ENTRIES` and at the first call, recent later."""
+        """Add entries: background at the first call and up to :data:`MIN_ENTRIES`, then recent."""
         if not len(entries):
             return
         self._doubt_again(entries)
@@ -147,7 +145,7 @@ class TriggerPhraseDetector(GroupDetector):
             self._ready = True
 
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned out again."""
+        """Remove learned entries."""
         self._latest = None
         if self._memory is not None and len(entries):
             self._part_with(entries)
@@ -159,21 +157,21 @@ class TriggerPhraseDetector(GroupDetector):
             self._arrive(entries, held=True)
 
     def overlook(self, ids: Collection[str]) -> None:
-        """Count nothing for recent entries that the batch replaces."""
+        """Ignore recent entries that the batch replaces."""
         if self._overlooked != set(ids):
             self._overlooked, self._latest = frozenset(ids), None
 
     def forget_held(self, ids: Sequence[str]) -> None:
-        """Count held entries no longer."""
+        """Stop counting held entries."""
         self._latest = None
         if self._memory is not None:
             self._memory.forget_recent(ids, held=True)
 
     def trust(self, ids: Sequence[str]) -> None:
-        """Make entries background, and each as much of it as ten: a person has judged them good.
+        """Make entries background with a weight of ten each: a person has judged them good.
 
-        The phrases of a new template explain what comes once its entries were released; those of
-        one entry that was released by mistake explain next to nothing.
+        Once the entries of a new template are released, its phrases explain later entries; the
+        phrases of one entry that was released by mistake explain hardly any.
         """
         self._latest = None
         if self._together:
@@ -186,14 +184,13 @@ class TriggerPhraseDetector(GroupDetector):
                 self._memory.make_background(left, again=number > 0)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of fitted entries that are made to arrive anew.
+        """Return scores of fitted entries that arrive once more.
 
-        They arrive in batches of a hundred, in the order in which they stand: where entries about
-        one thing stand together, they have come together. Each fifth of the batches is taken out of
-        the background first. At most 10,000 entries are scored, the others NaN: those of batches
-        that are drawn, whatever the seed of the fifths, so that they are those whose order is
-        looked at (:meth:`outliers`). An entry that a later batch shows in another light has the
-        score it has then.
+        They arrive in batches of a hundred, in their stored order: adjacent entries of one topic
+        have come together. Each fifth of the batches is first removed from the background. At most
+        10,000 entries are scored, in batches drawn independently of ``seed``, so that
+        :meth:`outliers` checks the order of the same entries; the others are NaN. An entry that a
+        later batch makes more suspicious has that later score.
         """
         scores = np.full(len(fitted), np.nan)
         if not self._ready:
@@ -207,7 +204,7 @@ class TriggerPhraseDetector(GroupDetector):
             scratch = type(self)(**self.config())
             scratch.restore(*self.state())
             scratch.forget(fitted.take(rows))
-            scratch._fitted().updating.clear()  # noqa: SLF001 - they come for the first time
+            scratch._fitted().updating.clear()  # noqa: SLF001 - these entries are no updates
             row_of = {fitted.ids[row]: row for row in rows.tolist()}
             for number in chosen.tolist():
                 batch = fitted.take(batches[number])
@@ -220,21 +217,21 @@ class TriggerPhraseDetector(GroupDetector):
         return scores
 
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
-        """Count anew how many phrases are as frequent as others, among those of today."""
+        """Measure again how many phrases of the present background have each frequency."""
         if self._ready and self._memory is not None:
-            background = self._memory.background  # with as large a share of copies as before
+            background = self._memory.background  # assumes the same share of copies as before
             background.tail = np.maximum(background.held_by() * background.originals, 1.0)
             self._memory.sample.changed()
             self._latest = None
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries hold a phrase that stands out because they came together only.
+        """Return which entries have a phrase that is suspicious only because they came together.
 
-        In a random order a phrase of so few is that of usual ones, see
-        :mod:`.order`. It is looked for in the first sample of 2,000 entries or
-        more that this is asked of after a fit, and in no later one: thresholds are taken by samples
-        that somebody has vouched for without asking. Of more than 10,000 entries so many are looked
-        at. Those that are found are remembered, so that no later sample counts them as clean.
+        In a random order, a phrase of so few entries is usual, see
+        :mod:`.order`. Only the first sample of 2,000 entries or more after a fit is checked: for
+        samples that somebody has vouched for, thresholds are measured without this call. At most
+        10,000 entries of the sample are checked. The entries found are remembered, so that no later
+        sample counts them as clean.
         """
         if self._ready and self._together is None and len(reference) >= FEWEST:
             self._together = self._come_together(reference)
@@ -242,18 +239,18 @@ class TriggerPhraseDetector(GroupDetector):
         return np.array([entry_id in doubted for entry_id in reference.ids], dtype=np.bool_)
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Return which entries were found to hold such a phrase, whether they have left or not."""
+        """Return which entries were found to have such a phrase, including removed ones."""
         doubted = (self._together or set()).union(self._parted)
         return np.array([entry_id in doubted for entry_id in entries.ids], dtype=np.bool_)
 
     def n_doubted(self) -> int:
-        """Return how many entries hold a phrase that they came together with, and still there."""
+        """Return how many present entries have a phrase that is suspicious by their order."""
         return len(self._together or ())
 
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while too little is known."""
+        """Return every row while the knowledge base is too small."""
         if self._ready:
             return {}
         reason = (
@@ -267,7 +264,7 @@ class TriggerPhraseDetector(GroupDetector):
         return self._judged(batch).scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return the phrase, how many entries hold it, and how many would be expected to."""
+        """Return the phrase, the number of entries with it, and the expected number."""
         if not len(rows):
             return []
         judgement, n_known = self._judged(batch), self._n_known
@@ -286,11 +283,11 @@ class TriggerPhraseDetector(GroupDetector):
     ) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries with a phrase that the batch makes suspicious, with scores.
 
-        Entries that were fitted, released by a person, or are held already, are left alone. An
-        earlier entry is accused if at least two held ones speak for the phrase, which lie scattered
-        among standing entries like texts of the knowledge base: anybody can repeat somebody's words
-        once. Earlier entries that are no more than the knowledge base explains are left alone: who
-        floods an ordinary word would have them taken back.
+        Entries that were fitted, released by a person, or are already held are never returned. An
+        earlier entry is accused if at least two held witnesses have the phrase, scattered in the
+        knowledge base and similar to it: anybody can repeat a text's words once. Earlier entries
+        are also spared if the knowledge base explains their number: otherwise an attacker could
+        have them removed by flooding an ordinary word.
         """
         if not self._ready or not len(batch):
             return [], np.empty(0)
@@ -310,13 +307,13 @@ class TriggerPhraseDetector(GroupDetector):
         return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
-        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        """Return the evidence for entries that :meth:`retroactive` named, with their new score."""
         judgement = self._judged(batch)
         why_of = self._why_of(judgement.why[len(batch) :])
         evidence = []
         for entry_id in ids:
             why = why_of[entry_id]
-            # Its text is not kept; an entry of the batch that holds the phrase has it as well.
+            # The entry's text is not kept; quote an entry of the batch with the same phrase.
             text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
             said = _explained(judgement, self._n_known, why, entry_id, text, of_entry=False)
             evidence.append(said)
@@ -343,7 +340,7 @@ class TriggerPhraseDetector(GroupDetector):
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.reset()
         if "recent" not in values:
             return
@@ -366,10 +363,10 @@ class TriggerPhraseDetector(GroupDetector):
         return self._memory
 
     def _come_together(self, reference: Batch) -> set[str]:
-        """Return the ids of entries with a phrase that stands out in their own order only.
+        """Return the ids of entries with a phrase that is suspicious only in their own order.
 
-        Of more than :data:`MAX_HELD_OUT` those are looked at that thresholds are taken from: in
-        both orders the same ones, since who was not scored in one would differ for that alone.
+        From more than :data:`MAX_HELD_OUT` entries, those that thresholds are measured on are
+        checked, the same ones in both orders: an entry scored in only one order would differ.
         """
         drawn = _drawn(-(-len(reference) // ARRIVING))
         looked_at = np.isin(np.arange(len(reference)) // ARRIVING, drawn)
@@ -379,9 +376,9 @@ class TriggerPhraseDetector(GroupDetector):
         ordered, shuffled = self.held_out_scores(reference, 0), np.full(len(reference), np.nan)
         shuffled[order] = self.held_out_scores(reference.take(order), 0)
         ordered, shuffled = np.fmax(ordered, NOTHING), np.fmax(shuffled, NOTHING)
-        # In decimal digits, as they are. In nats the order would seem to say something about nearly
-        # twice as many entries of Wikipedia as it stands (.069 of 2,500 instead of .037), and a
-        # twentieth of poison would pass for one more of its topics.
+        # Scores stay in decimal digits. In nats, the order would seem to say something about nearly
+        # twice as many entries of Wikipedia in their own order (.069 of 2,500 instead of .037), and
+        # a twentieth of poison would pass for another topic.
         rows = np.flatnonzero(came_together(ordered, shuffled, self.traits.floor)).tolist()
         if rows:
             logger.warning(
@@ -393,7 +390,7 @@ class TriggerPhraseDetector(GroupDetector):
         return {reference.ids[row] for row in rows}
 
     def _part_with(self, entries: Batch) -> None:
-        """Note which entries that came together have left: they may be held from now on."""
+        """Note which entries that came together leave: they may be held from now on."""
         if self._together:
             for entry_id, text in zip(entries.ids, entries.texts, strict=True):
                 if entry_id in self._together:
@@ -401,14 +398,14 @@ class TriggerPhraseDetector(GroupDetector):
                     self._parted[entry_id] = _hash_of(text)
 
     def _doubt_again(self, entries: Batch) -> None:
-        """Note which entries have come back: with another text, they are others."""
+        """Note which of these entries come back; an entry with another text is a new one."""
         if self._parted and self._together is not None:
             for entry_id, text in zip(entries.ids, entries.texts, strict=True):
                 if self._parted.pop(entry_id, None) == _hash_of(text):
                     self._together.add(entry_id)
 
     def _arrive(self, entries: Batch, *, held: bool) -> None:
-        """Count entries among the recent ones, with what was found out when they were judged."""
+        """Add entries to the recent ones, with the n-grams and places from their judgement."""
         judged, self._latest = self._latest, None
         known = None
         if judged is not None and judged[0] is entries:
@@ -416,13 +413,13 @@ class TriggerPhraseDetector(GroupDetector):
         self._fitted().arrive(entries, known, held=held)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
-        """Return recent entries that are not held, with what they score beside the batch."""
+        """Return recent entries that are not held, with their scores beside the batch."""
         scores, recent = self._judged(batch).recent, self._fitted().recent
         rows = np.flatnonzero((scores > -np.inf) & ~recent["held"])
         return recent["id"][rows].tolist(), scores[rows]
 
     def _judged(self, batch: Batch) -> Judgement:
-        """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
+        """Judge a batch, or reuse the last judgement: several methods need the same one."""
         memory = self._fitted()
         if len(batch) and not self._ready:
             msg = f"entry {batch.ids[0]!r} cannot be judged: {self.unjudged(batch)[0]}."
@@ -435,12 +432,12 @@ class TriggerPhraseDetector(GroupDetector):
 
 
 def _drawn(n_batches: int) -> NDArray[np.int64]:
-    """Return which batches of held-out entries are scored; the same ones for a number of them."""
+    """Return the numbers of the held-out batches that are scored; a fixed draw by ``n_batches``."""
     return np.random.default_rng(0).permutation(n_batches)[: MAX_HELD_OUT // ARRIVING]
 
 
 def _copies(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return the rows of all texts but the first of those that are copies, ascending."""
+    """Return the rows of texts that copy an earlier one, ascending."""
     _, first = np.unique(copies_in(sketches), return_index=True)
     return np.setdiff1d(np.arange(len(sketches)), first)
 
@@ -450,7 +447,7 @@ def _hash_of(text: str) -> str:
 
 
 def _grams_of(batches: Iterable[Batch]) -> Iterator[Grams]:
-    """Yield the n-grams of entries, some at a time."""
+    """Yield the n-grams of entries, chunk by chunk."""
     for batch in batches:
         for start in range(0, len(batch), CHUNK):
             yield Grams.of(batch.texts[start : start + CHUNK])
@@ -465,7 +462,7 @@ def _explained(
     *,
     of_entry: bool = True,
 ) -> Evidence:
-    """Return what is said of an entry, of ``n_known``; ``of_entry`` if the text is its own."""
+    """Return the evidence about an entry; ``of_entry``: whether ``text`` is its own text."""
     if why < 0:
         return Evidence(sentence="no phrase of it is more frequent than usual (score below 0.0)")
     phrase = judgement.phrases[why]
@@ -485,7 +482,7 @@ def _explained(
 
 
 def _quote(text: str, hashes: Sequence[int]) -> tuple[str, tuple[int, int] | None]:
-    """Return the words around the first n-gram that belong to the others, and where they lie."""
+    """Return the words of the n-grams around the first one, and their span."""
     listed = words(text)
     core = np.flatnonzero(places_of(listed, hashes[:1]))
     if not core.size:

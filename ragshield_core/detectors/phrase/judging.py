@@ -1,4 +1,4 @@
-"""Judge a batch and the recent entries by the phrases that they hold."""
+"""Scores of a batch and of recent entries by the phrases that they contain."""
 
 from __future__ import annotations
 
@@ -25,64 +25,64 @@ from ragshield_core.model.entries import Batch
 
 logger = logging.getLogger("ragshield")
 
-# With fewer recent entries than so many times the expected ones, too many innocent entries are
-# among those that hold an n-gram to condemn them all, however sure it is that some are not.
+# Fewest recent holders of a suspicious n-gram, as a multiple of the expected number: below it, too
+# many holders are innocent to condemn them all, even if some certainly are not.
 MIN_LIFT = 4.0
-# Texts with this share of three-word phrases in common are copies of each other, and count once.
+# Texts that share this part of their three-word phrases are copies, and count once.
 SAME_TEXT = 0.5
-# Entries are scattered if the others lie no closer to them, on average, than standing ones with a
-# similarity of so many standard deviations above the mean: three in ten are closer.
+# Entries are scattered if their mean similarity to each other is less than this many standard
+# deviations above the mean of stored entries: three in ten are closer.
 CLOSE = 0.5
-# What is more than a quarter of a text is no phrase that was put into it.
+# A planted phrase is at most a quarter of a text.
 MOST_OF_TEXT = 4
 # Latest updates of a source that show whether it changes its template.
 UPDATES = 50
-# N-grams looked at closely, those that seem most suspicious first.
+# Most n-grams that are tested exactly, the most suspicious first.
 MAX_CANDIDATES = 20_000
-# An entry is at home in the knowledge base if it is more like it than so many of its own entries
-# are, texts and vectors taken together (see :mod:`.memory`).
+# An entry is at home in the knowledge base if it is more like it than this share of its own
+# entries, by texts and vectors together (see :mod:`.memory`).
 AT_HOME = 0.6
 # Entries of the knowledge base have a mean likeness of a half, those of its lower half of a
-# quarter; entries of other sources mostly have less. What has clearly more is like it.
+# quarter; entries of other sources mostly have less. Clearly more means like the knowledge base.
 LIKE = 0.33
-# A phrase is not looked at more closely up to this score: every batch has such by chance. What is
-# fainter is told apart by upper limits only, and down to a hundredfold less.
+# Phrases up to the first score are not tested exactly: every batch has some by chance. Their scores
+# are upper limits, down to the second value.
 FAINT, NOTHING = 0.0, -2.0
-# An entry holds a phrase if it holds this share of its n-grams: one changed word in the middle of
-# five takes away half of them.
+# An entry has a phrase if it has this share of its n-grams: a change of the middle one of five
+# words removes half of them.
 WHOLE = 0.25
-# From this score on, the phrase is taken for a fact, and its parts are tested as such.
+# From this score on, a phrase counts as certain, and its parts are tested as parts of it.
 SURE = 2.0
-# Never more phrases than this are told apart in one batch, the most suspicious ones.
+# Most phrases that are distinguished in one batch, the most suspicious ones.
 MAX_PHRASES = 256
 
 
 class Phrase(NamedTuple):
-    """What a score rests on."""
+    """A suspicious phrase, on which scores are based."""
 
     score: float
-    hashes: tuple[int, ...]  # the n-gram that convinced, then those that come with it
-    n_recent: int  # entries that hold it
+    hashes: tuple[int, ...]  # the most suspicious n-gram, then the other parts
+    n_recent: int  # recent entries with it
     n_known: float
     expected: float
-    example: int  # row of the batch that holds it
-    ids: tuple[str, ...]  # of recent entries and of the batch that hold it
-    witnesses: frozenset[int]  # those among their rows that speak for it
+    example: int  # a row of the batch with it
+    ids: tuple[str, ...]  # of recent entries and of entries of the batch with it
+    witnesses: frozenset[int]  # rows of these entries that are evidence for it
 
 
 class Judgement(NamedTuple):
-    """Scores of a batch and of recent entries, and what they rest on."""
+    """Scores of a batch and of recent entries, and the phrases behind them."""
 
     scores: NDArray[np.float64]  # (n_batch,)
     recent: NDArray[np.float64]  # (n_recent,), -inf without an opinion
     why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
     phrases: list[Phrase]
     places: Places  # of the batch
-    n_recent: int  # entries that are counted
+    n_recent: int  # counted entries
 
 
 class Tests:
-    """Tests of some n-grams, each for too many recent entries among those that hold it."""
+    """Tests of n-grams, each for too many recent entries among its holders."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Tests:
         self.orders = order_of(hashes)
         self.known = part * background.of(hashes)
         self.share, self.odds = share[self.orders], (share / (1.0 - share))[self.orders]
-        # How many n-grams are tested at once, as a logarithm, by order and number of holders.
+        # Logarithm of the number of n-grams tested at once, by order and number of holders.
         self._log_tests = np.log10(background.tail * N_ORDERS)
         self._log_parts = np.full(len(hashes), np.inf)  # less for parts of a known phrase
 
     def scores(self, recent: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the corrected surprisal for numbers of recent entries, shape (n_hashes,)."""
+        """Return the corrected surprisal for numbers of recent holders, shape (n_hashes,)."""
         more = np.flatnonzero(recent > self.known)
         usual = self.known[more] * self.odds[more]
         more = more[recent[more] > MIN_LIFT * usual]
@@ -117,12 +117,12 @@ class Tests:
         return surprisal
 
     def relate(self, parts: NDArray[np.int64]) -> None:
-        """Test n-grams only among each other from now on: they are parts of one phrase."""
+        """Correct these n-grams for each other only from now on: they are parts of one phrase."""
         self._log_parts[parts] = np.minimum(self._log_parts[parts], math.log10(max(1, len(parts))))
 
 
 class Holding(NamedTuple):
-    """Which entries hold which n-grams, ordered by n-gram and copies; shape (n_pairs,) each."""
+    """Pairs of entry and n-gram, ordered by n-gram and copies; shape (n_pairs,) each."""
 
     rows: NDArray[np.int64]
     which: NDArray[np.int64]
@@ -135,10 +135,10 @@ class Holding(NamedTuple):
         return Holding(*(column[kept] for column in self))  # type: ignore[arg-type]
 
     def counted(self, n_grams: int, large: float) -> NDArray[np.float64]:
-        """Return the number of the entries that hold each n-gram.
+        """Return the number of entries with each n-gram.
 
-        Copies count once. Those of one lineage count as one for each time that they are as many as
-        a large lineage has.
+        Copies count once. Entries of one document count as their number divided by ``large``, the
+        size of a large document, but at least as one.
         """
         first = np.ones(len(self.rows), dtype=np.bool_)
         first[1:] = (self.which[1:] != self.which[:-1]) | (self.copies[1:] != self.copies[:-1])
@@ -151,26 +151,26 @@ class Holding(NamedTuple):
 
 
 class Carriers(NamedTuple):
-    """What entries that hold a phrase are measured by."""
+    """Tests of the entries that carry a phrase."""
 
-    plain: Tests  # of all that are not foreign
-    at_home: Tests  # of those that are more usual than half of the knowledge base
+    plain: Tests  # of all scattered entries
+    at_home: Tests  # of those that are more usual than most of the knowledge base
     likeness: NDArray[np.float64]  # (n,): of entries
-    large: float  # how many entries a large lineage has
+    large: float  # number of entries of a large document
 
     def scores(self, holding: Holding) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the surprisal of each n-gram, and whether its holders are like the knowledge base.
 
-        Only those count that are scattered: all of them if they are like the knowledge base on
-        average. Those that are more usual than half of it count anyway, beside that half: nothing
-        that others bring, who hold the phrase as well, makes them fewer.
+        Only scattered holders count: all of them if they are like the knowledge base on average.
+        Those at home in it also count by themselves, against its entries that are as usual: further
+        entries with the phrase cannot reduce their number.
         """
         n_grams = len(self.plain.hashes)
         likeness = self.likeness[holding.rows]
         far = ~holding.close
         number = np.maximum(1, np.bincount(holding.which[far], minlength=n_grams))
         total = np.bincount(holding.which[far], likeness[far], minlength=n_grams)
-        # Of a few, the mean is above it by chance: by a standard error of a uniform one.
+        # A mean of few may exceed it by chance: add one standard error of a uniform distribution.
         like = total / number >= LIKE + 1.0 / np.sqrt(12.0 * number)
         together = self.plain.scores(holding.take(far).counted(n_grams, self.large))
         usual = holding.take(far & (likeness >= AT_HOME))
@@ -181,9 +181,9 @@ class Carriers(NamedTuple):
 def judge(
     memory: Memory, batch: Batch, grams: Grams, overlooked: frozenset[str], detector: str
 ) -> Judgement:
-    """Return the scores of a batch and of recent entries, and the phrases that they rest on.
+    """Return the scores of a batch and of recent entries, and the phrases behind them.
 
-    Entries that the batch replaces are ``overlooked``; ``detector`` is its name, for the log.
+    ``overlooked`` are ids of entries that the batch replaces; ``detector`` is a name for the log.
     """
     background, recent, n_batch = memory.background, memory.recent, len(batch)
     ids = [*batch.ids, *recent["id"].tolist()]
@@ -197,7 +197,7 @@ def judge(
     n_words = float(fresh @ np.concatenate([grams.sizes(), memory.sizes]))
 
     def share(part: float) -> NDArray[np.float64]:
-        """Return, by order, the recent share of text; by entries where that is more."""
+        """Return, by order, the recent share of text or of entries, whichever is larger."""
         known = background.n_grams
         texts = known / max(1, known.sum()) * n_words
         by_text = texts / np.maximum(1, texts + part * known)
@@ -235,9 +235,9 @@ def judge(
 def _candidates(
     memory: Memory, grams: Grams, share: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
-    """Return a faint score for each n-gram of a batch, and those that may be worth more.
+    """Return a faint score for each n-gram of a batch, and the n-grams that may score more.
 
-    Counts by hash are upper limits: nothing suspicious is lost.
+    Counts by hash are upper limits: no suspicious n-gram is lost.
     """
     hashes = grams.hashes
     bits = min(22, max(10, (2 * len(hashes)).bit_length()))
@@ -264,12 +264,12 @@ def _holding(
     counted: NDArray[np.bool_],
     share: NDArray[np.float64],
 ) -> Holding | None:
-    """Return which entries of the batch and recent ones hold which candidates, if any matters."""
+    """Return the candidates in entries of the batch and recent ones, ``None`` if all are faint."""
     if not candidates.size:
         return None
     mine, place = found_in(candidates, grams.hashes)
     lenient = Tests(candidates, memory.background, share, 1.0 - AT_HOME)
-    # Of a few texts, candidates are mostly such as share a cell with others.
+    # With few texts, most candidates only share a cell with other n-grams.
     most = np.bincount(place, minlength=len(candidates)) + memory.at_most(candidates)
     if not (lenient.scores(most.astype(np.float64)) > FAINT).any():
         return None
@@ -301,10 +301,10 @@ def _of_templates(
     overlooked: frozenset[str],
     detector: str,
 ) -> NDArray[np.bool_]:
-    """Mark pairs of an entry and a phrase that its source puts into most documents anew.
+    """Mark pairs of an entry and a phrase that belongs to a new template of its source.
 
-    At least half of the latest updates of the source hold it: a name, footer, box or template
-    has changed. Nothing but the entries of that source is excused.
+    At least half of the latest updates of the source have it: a name, footer, box or template
+    has changed. Only the entries of that source are excused.
     """
     recent, rows, which = memory.recent, holding.rows, holding.which
     mine = [
@@ -324,7 +324,7 @@ def _of_templates(
         if usual.any():
             same = np.array([name == source for name in sources], dtype=np.bool_)
             of_template = same[rows] & usual[which]
-            # Words beside a new template make new phrases with it.
+            # Words next to a new template form new phrases with it.
             templates |= of_template | (marked(rows[of_template], n) & updated)[rows]
             last = latest[-1] - n_batch
             logger.info(
@@ -345,9 +345,9 @@ def _phrases(
     found: NDArray[np.float64],
     why: NDArray[np.int64],
 ) -> list[tuple[Phrase, NDArray[np.int64]]]:
-    """Return the phrases that explain candidates, as of :func:`phrases_of`."""
+    """Return the phrases that explain candidates, see :func:`phrases_of`."""
     background, n, n_grams = memory.background, len(found), len(candidates)
-    # Pairs of words that are part of what is looked at do not make an entry foreign.
+    # Unknown pairs of words that belong to candidates do not make an entry foreign.
     new = (order_of(candidates) == PAIRS) & (background.of(candidates) == 0.0)
     shared = np.bincount(holding.rows[new[holding.which]], minlength=n)
     shared = np.minimum(shared, places["pairs"] // MOST_OF_TEXT) + BORDER
@@ -375,12 +375,12 @@ def phrases_of(
 ) -> list[tuple[Phrase, NDArray[np.int64]]]:
     """Explain suspicious n-grams by as few phrases as possible, the most suspicious first.
 
-    Return phrases, and the entries that are said to hold each. The score of each entry and the
-    number of the phrase that gave it are filled in into ``found`` and ``why``, shape (n_entries,).
+    Return the phrases, and the entries named for each. The score of each entry and the number of
+    its phrase are written to ``found`` and ``why``, shape (n_entries,).
     """
     tests = carriers.plain
     n_grams, n = len(tests.hashes), len(found)
-    # Only n-grams of the batch are looked at, and its rows come first.
+    # Only n-grams of the batch are tested, and its rows come first.
     examples = np.full(n_grams, n)
     np.minimum.at(examples, holding.which, holding.rows)
     phrases: list[tuple[Phrase, NDArray[np.int64]]] = []
@@ -395,12 +395,12 @@ def phrases_of(
         holders, close = rows[low:high], holding.close[low:high]
         together = np.bincount(which[marked(holders, n)[rows]], minlength=n_grams)
         parts = np.flatnonzero(2 * together >= len(holders))
-        # Who has the n-gram, but hardly any other part of the phrase, has it by chance.
+        # An entry with the n-gram, but hardly any other part of the phrase, has it by chance.
         have = np.bincount(rows[marked(parts, n_grams)[which]], minlength=n)
         whole = have[holders] >= WHOLE * len(parts)
         likeness = carriers.likeness[holders]
         witness = ~close & (bool(like[gram]) | (likeness >= AT_HOME))
-        # Most of a scattered phrase, and the others with it.
+        # If most holders are scattered, the others are named with them.
         named = witness | (bool(like[gram]) & (2 * np.count_nonzero(~close) >= len(close)))
         named_rows = holders[whole & named]
         holding = holding.take(~marked(named_rows, n)[rows] & (which != gram))
@@ -426,7 +426,7 @@ def phrases_of(
 
 
 def copies_in(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return a number for each of n texts, the same for those that are copies of each other."""
+    """Return a number for each of n texts, the same for copies of each other."""
     n = len(sketches)
     first = second = [np.empty(0, dtype=np.int64)]
     filled = sketches != EMPTY
@@ -450,7 +450,7 @@ def copies_in(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 
 def marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
-    """Return, of n, which are among some rows."""
+    """Return a mask of length n that is true at these rows."""
     found = np.zeros(n, dtype=np.bool_)
     found[rows] = True
     return found

@@ -1,9 +1,9 @@
 """Memory of a phrase detector: phrases of the knowledge base, a sample of it, and recent entries.
 
-Who plants a phrase puts it into texts that the knowledge base could hold, about different things.
-The entries of a new source, language or product are unlike the knowledge base without the phrase
-as well, or are about one thing: the sample tells how much an entry is like the knowledge base, and
-whether entries scatter in it.
+Attackers plant a phrase in texts on various topics that could belong to the knowledge base. The
+entries of a new source, language or product differ from the knowledge base even without the phrase,
+or have a single topic: the sample shows how similar an entry is to the knowledge base, and whether
+entries are scattered in it.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.state import part_of
 
-# Recent entries are kept, and can be condemned, up to so many.
+# Most recent entries that are kept and can be condemned.
 MAX_RECENT = 4_096
-# Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have
-# two millions.
+# Most distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words
+# have two million.
 MAX_RECENT_GRAMS = 1 << 22
-# The recent share of all text stays at a half at the most, but in a small knowledge base.
+# The recent share of all text is a half at most, except in a small knowledge base.
 SMALLEST_WINDOW = 1_000
-# Entries of one lineage that share a phrase count as one, up to the size of all but the largest
-# twentieth of lineages here; a lineage is a claim, and explains no more than lineages here show.
+# Entries of one document that share a phrase count as one, up to this quantile of document sizes
+# in the knowledge base. A document id is a claim, and excuses no more parts than documents have.
 LARGE_LINEAGE = 0.95
-# A document may have so many parts that share a running head, whatever is usual here; and fewer
-# lineages than so many do not tell what is.
+# Any document may have this many parts that share a running head; and fewer documents than the
+# second number do not show usual sizes.
 PARTS, FEWEST_LINEAGES = 10, 30
-# Entries counted at a time.
+# Entries that are counted at a time.
 CHUNK = 2_000
-# Cells of an index of recent n-grams: enough that a few millions seldom share one.
+# Cells of an index of recent n-grams: a few million n-grams seldom share one.
 INDEX_CELLS = 1 << 22
-# Entries of the knowledge base that stand for all of it: quantiles of so many are exact to .02.
+# Size of the sample of the knowledge base: its quantiles are exact to .02.
 SIZE = 1_000
-# Pairs of words of each of them that are kept: a share of so many is exact to .04.
+# Pairs of words kept of each entry in the sample: their shares are exact to .04.
 KEPT_PAIRS = 128
-# Sums over pairs of an entry and a phrase are taken for so many at once.
+# Pairs of an entry and a phrase that are summed at once.
 SUMMED = 4_096
-# A phrase between two words makes new pairs of words with them and with those beside them: six at
-# most, of which some are known.
+# A phrase between two words makes new pairs of words with them and with their neighbours: six at
+# most, some of which are known.
 BORDER = 4
-# A share of fewer pairs than three times those is too coarse to say how foreign a text is.
+# Fewer pairs than three times that number give too coarse a share of unknown pairs.
 FEWEST_PAIRS = 3 * BORDER
 # Columns of objects.
 NAMED = ("id", "lineage", "source")
 
-# Where entries lie in the knowledge base, by name, a row for each: "near", the similarity to the
-# nearest entry of the sample, NaN if unknown; "pairs", different pairs of words of the text;
-# "unknown", those that no entry of the knowledge base holds; "proxy", the vector of the nearest
-# entry of the sample; "mean" and "spread" of the similarities of that entry to the sample.
+# Positions of entries in the knowledge base, by name, a row for each: "near", the similarity to the
+# nearest entry of the sample, NaN if unknown; "pairs", the number of distinct word pairs of the
+# text; "unknown", the number of pairs in no entry of the knowledge base; "proxy", the vector of the
+# nearest entry of the sample; "mean" and "spread" of that entry's similarities to the sample.
 Places = Mapping[str, NDArray[Any]]
 PLACES = ("near", "pairs", "unknown", "proxy", "mean", "spread")
 
 
 class KnownSample:
-    """A random sample of the knowledge base: which texts and vectors are usual in it.
+    """A random sample of the knowledge base: its usual texts and vectors.
 
-    It does not depend on how the entries were batched.
+    It does not depend on the batches in which entries came.
     """
 
     def __init__(self, dim: int) -> None:
@@ -91,7 +91,7 @@ class KnownSample:
         hashes: Sequence[NDArray[np.uint32]],
         vectors: NDArray[Any],
     ) -> None:
-        """Show entries of the knowledge base to the sample: it takes some."""
+        """Offer entries of the knowledge base to the sample, which takes some."""
         columns = self.columns
         keys = _mixed(np.arange(self.n_seen, self.n_seen + len(ids), dtype=np.uint64))
         self.n_seen += len(ids)
@@ -108,7 +108,7 @@ class KnownSample:
         self._vectors = self._texts = None
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Take entries out of the sample."""
+        """Remove entries from the sample."""
         gone = set(ids)
         kept = [entry_id not in gone for entry_id in self.columns["id"].tolist()]
         self._keep(np.array(kept, dtype=np.bool_))
@@ -119,11 +119,11 @@ class KnownSample:
             self._vectors = self._texts = None
 
     def changed(self) -> None:
-        """Measure again what is usual: the knowledge base holds other phrases than before."""
+        """Discard the usual values of texts: the phrases of the knowledge base have changed."""
         self._texts = None
 
     def places(self, batch: Batch, grams: Grams, background: Background) -> Places:
-        """Return where entries lie in the knowledge base."""
+        """Return the positions of entries in the knowledge base."""
         n, dim = len(batch), self.columns["vector"].shape[1]
         mine = order_of(grams.hashes) == PAIRS
         rows = grams.rows[mine]
@@ -151,11 +151,11 @@ class KnownSample:
     def likeness(
         self, places: Places, shared: NDArray[np.int64], background: Background
     ) -> NDArray[np.float64]:
-        """Return how much n entries are like the knowledge base, phrases aside, shape (n,).
+        """Return the likeness of n entries to the knowledge base, phrases aside, shape (n,).
 
-        The share of the knowledge base that is less usual, by nearness and words. ``shared`` are
-        unknown pairs of words that are part of what is looked at, shape (n,): they do not make an
-        entry unlike the knowledge base.
+        It is the share of the knowledge base that is less usual, by nearness and words. ``shared``,
+        shape (n,), counts unknown pairs of words that belong to the phrases under test: they do not
+        make an entry unlike the knowledge base.
         """
         near = np.sort(self._usual_vectors()[3])
         if self._texts is None:
@@ -171,12 +171,12 @@ class KnownSample:
         left = places["pairs"] - shared
         words = _rank(usual_shares, 1.0 - unknown / np.maximum(1, np.maximum(left, unknown)))
         by_vector = np.where(np.isnan(places["near"]), words, _rank(near, places["near"]))
-        # Of a short text little is left beside the phrase: its vector says more.
+        # A short text has few words beside the phrase: its vector says more.
         words = np.where(left < FEWEST_PAIRS, by_vector, words)
         return _rank(usual, words + by_vector)
 
     def _usual_vectors(self) -> tuple[NDArray[np.float32], ...]:
-        """Return the vectors, mean and spread of each one's similarities, and its nearest."""
+        """Return the vectors, and the mean, spread and maximum of each one's similarities."""
         if self._vectors is None:
             vectors = self.columns["vector"].astype(np.float32)
             alike = vectors @ vectors.T
@@ -188,7 +188,7 @@ class KnownSample:
         return self._vectors
 
     def _of_one_document(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
-        """Mark which entries of the sample are parts of the same document as others."""
+        """Mark the pairs of an entry and a sample entry of the same document."""
         own = self.columns["lineage"].tolist()
         numbers = {name: number for number, name in enumerate(own) if name is not None}
         mine = np.array([numbers.get(name, -1) for name in lineages])
@@ -200,22 +200,22 @@ class KnownSample:
         return values | {"n_seen": self.n_seen}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         restore(self.columns, "pairs", values, arrays)
         self.n_seen = int(values["n_seen"])
 
 
 class Memory:
-    """What a phrase detector remembers: of recent entries at most :data:`MAX_RECENT`.
+    """Memory of a phrase detector, with at most :data:`MAX_RECENT` recent entries.
 
-    Vectors of batches of another dimension than ``dim`` are not looked at; the background has
-    ``n_cells``.
+    Vectors of another dimension than ``dim`` are ignored; the background has ``n_cells`` cells per
+    order.
     """
 
     def __init__(self, dim: int, n_cells: int) -> None:
         self.background = Background(n_cells)  # the phrases of the knowledge base
-        # Entries that came lately, or are held, the oldest first. "update": whether it took the
-        # place of a known entry of its document.
+        # Entries that came lately or are held, the oldest first. "update": whether the entry
+        # replaced a known entry of its document.
         self.recent = Columns(
             **dict.fromkeys(NAMED),
             update=np.False_,
@@ -232,13 +232,13 @@ class Memory:
         )
         self.sample = KnownSample(dim)
         self.lineages: Counter[str] = Counter()  # entries of the knowledge base
-        self.updating: set[str] = set()  # have left: one that comes back is an update
+        self.updating: set[str] = set()  # forgotten entries: one that comes back is an update
         self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
 
     # The knowledge base
 
     def count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
-        """Count entries as background, or no longer, and return their sketches."""
+        """Add entries to the background or subtract them, and return their sketches."""
         sketches = [np.empty((0, SKETCH), dtype=np.uint32)]
         for start in range(0, len(entries), CHUNK):
             part = np.s_[start : start + CHUNK]
@@ -252,14 +252,14 @@ class Memory:
         return np.concatenate(sketches)
 
     def _vectors(self, entries: Batch) -> NDArray[np.float32]:
-        """Return the vectors of entries; zeros where they are of another dimension."""
+        """Return the vectors of entries; zeros if they have another dimension."""
         dim = self.recent["vector"].shape[1]
         if entries.dim == dim:
             return entries.embeddings
         return np.zeros((len(entries), dim), dtype=np.float32)
 
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned out again."""
+        """Remove learned entries."""
         if len(self.updating) > MAX_RECENT:
             self.updating.clear()
         self.updating.update(entries.ids)
@@ -271,7 +271,7 @@ class Memory:
 
     @property
     def large_lineage(self) -> float:
-        """How many entries the large lineages of the knowledge base have."""
+        """Number of entries of a large document of the knowledge base."""
         sizes = list(self.lineages.values())
         if len(sizes) < FEWEST_LINEAGES:
             return PARTS
@@ -282,12 +282,12 @@ class Memory:
     def arrive(
         self, entries: Batch, judged: tuple[Grams, Places] | None = None, *, held: bool
     ) -> None:
-        """Count entries among the recent ones; ``judged``: their n-grams and places."""
+        """Add entries to the recent ones; ``judged`` has their n-grams and places, if known."""
         if judged is None:
             grams = Grams.of(entries.texts)
             judged = grams, self.sample.places(entries, grams, self.background)
         grams, places = judged
-        self.forget_recent(entries.ids, held=held)  # a write that is repeated
+        self.forget_recent(entries.ids, held=held)  # if the write is repeated
         recent, start = self.recent, len(self.recent)
         recent.grow(start + len(entries))
         for name, column in zip(
@@ -304,7 +304,7 @@ class Memory:
             recent[name][start:] = places[name]
         self._count(recent["hashes"][start:], 1)
         self.updating.difference_update(entries.ids)
-        # Held entries and admitted ones have a limit each: none drives the others out.
+        # Held entries and admitted ones have separate limits: neither displaces the other.
         gone = np.zeros(len(recent), dtype=np.bool_)
         window = min(MAX_RECENT, max(SMALLEST_WINDOW, self.background.n_entries))
         sizes = self.sizes
@@ -315,11 +315,11 @@ class Memory:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many n-grams each recent entry has."""
+        """Number of n-grams of each recent entry."""
         return np.fromiter(map(len, self.recent["hashes"]), np.int64, len(self.recent))
 
     def leave(self, gone: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-        """Take out the recent entries that are marked, and return what was kept of them."""
+        """Remove the marked recent entries, and return their columns."""
         left = {name: column[gone] for name, column in self.recent.state().items()}
         if gone.any():
             self._count(left["hashes"], -1)
@@ -327,17 +327,17 @@ class Memory:
         return left
 
     def recent_among(self, ids: Iterable[str], *, held: bool) -> NDArray[np.bool_]:
-        """Mark the recent entries, held or not, that have one of some ids."""
+        """Mark the recent entries with one of the ids that are held, or that are not held."""
         wanted = set(ids)
         named = np.array([i in wanted for i in self.recent["id"].tolist()], dtype=np.bool_)
         return np.asarray(named & (self.recent["held"] == held))
 
     def forget_recent(self, ids: Iterable[str], *, held: bool) -> set[str]:
-        """Remove recent entries by id, and return which there were."""
+        """Remove recent entries by id, and return the removed ids."""
         return set(self.leave(self.recent_among(ids, held=held))["id"].tolist())
 
     def make_background(self, left: Mapping[str, NDArray[Any]], *, again: bool = False) -> None:
-        """Count entries that are no longer recent as background, unless they are held."""
+        """Add entries that are no longer recent to the background, unless they are held."""
         mine = ~left["held"]
         if not mine.any():
             return
@@ -350,13 +350,13 @@ class Memory:
             self.sample.add(ids, lineages, hashes.tolist(), left["vector"][mine])
 
     def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return how many recent entries hold each n-gram at the most, quickly."""
+        """Return a quick upper limit of the number of recent entries with each n-gram."""
         return self._index[_index_cells(hashes)].astype(np.int64)
 
     def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which recent entries hold which of some n-grams, as pairs of rows.
+        """Return the pairs of a recent entry and an n-gram that it contains, as rows.
 
-        These are ascending and distinct, and at least one.
+        ``wanted`` is ascending and distinct, and has at least one n-gram.
         """
         hashes = np.concatenate([np.empty(0, dtype=np.uint32), *self.recent["hashes"]])
         places, which = found_in(wanted, hashes)
@@ -365,7 +365,7 @@ class Memory:
     def _count(self, entries: NDArray[np.object_], sign: int) -> None:
         hashes = np.concatenate([np.empty(0, dtype=np.uint32), *entries])
         cells, occurrences = np.unique(_index_cells(hashes), return_counts=True)
-        # Wraps around rather than saturates, so that what is added can be taken out again.
+        # Counts wrap around instead of saturating, so that additions can be undone.
         self._index[cells] += (sign * occurrences).astype(np.uint16)
 
     # State
@@ -382,7 +382,7 @@ class Memory:
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Memory:
-        """Return what :meth:`state` described."""
+        """Return the memory that :meth:`state` described."""
         recent = part_of(arrays, "recent.")
         memory = cls(recent["vector"].shape[1], 1)
         memory.background = Background.restored(part_of(arrays, "background."))
@@ -398,12 +398,12 @@ def closeness(
 ) -> NDArray[np.float64]:
     """Return how close the other holders of an n-gram are to each of them.
 
-    An entry stands for itself by its nearest entry of the knowledge base, which does not hold the
-    phrase: a shared phrase makes texts alike that have nothing else in common.
+    An entry is represented by its nearest entry of the knowledge base, which lacks the phrase: a
+    shared phrase makes texts similar that share nothing else.
 
-    Given places of n entries, and which of them holds which of ``n_grams``, shape (n_pairs,) each:
-    their mean similarity, in standard deviations of the similarities to the whole knowledge base,
-    from its mean on. About 0 if they are scattered; -inf without vectors.
+    ``places`` has n entries; ``rows`` and ``which``, shape (n_pairs,) each, pair them with n-grams.
+    The closeness of a pair is the mean similarity, in standard deviations of the similarities to
+    the whole knowledge base, from their mean. About 0 for scattered entries; -inf without vectors.
     """
     if not len(rows):
         return np.full(len(rows), -np.inf)
@@ -426,7 +426,7 @@ def closeness(
 
 
 def saved(columns: Columns, ragged: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return columns as JSON-ready values and arrays; in one, entries are arrays of any length."""
+    """Return columns as JSON-ready values and arrays; ``ragged`` has arrays of any length."""
     arrays = columns.state()
     values = {name: arrays.pop(name).tolist() for name in NAMED if name in arrays}
     parts = arrays.pop(ragged).tolist()
@@ -441,7 +441,7 @@ def restore(
     values: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
-    """Fill empty columns with what was :func:`saved` of them."""
+    """Fill empty columns with the values and arrays that :func:`saved` returned."""
     parts = np.split(arrays[ragged], np.cumsum(arrays["sizes"])[:-1])
     columns.grow(len(arrays["sizes"]))
     for name in columns.state():
@@ -452,7 +452,7 @@ def restore(
 
 
 def _rank(usual: NDArray[Any], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of usual values below each, those that are equal by half."""
+    """Return the share of usual values below each value; equal ones count by half."""
     low = np.searchsorted(usual, values, side="left")
     high = np.searchsorted(usual, values, side="right")
     return np.asarray((low + high) / (2.0 * max(1, len(usual))))
