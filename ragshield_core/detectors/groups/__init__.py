@@ -1,4 +1,4 @@
-"""Detectors of entries that agree with each other more than their surroundings explain."""
+"""Detectors of entries that agree with each other more than their neighbourhood explains."""
 
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.groups.detector import CliqueDetector

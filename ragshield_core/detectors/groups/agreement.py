@@ -1,12 +1,12 @@
-"""Find words on which new entries agree and which the entries around them lack.
+"""Words on which new entries agree and which the stored entries around them lack.
 
-Texts that were crafted for one question make the same claim, and what stands on the topic does not.
-Of the words of a new entry, each is held against how often the standing entries around it have it:
-that nearly all of its new neighbours have it too is the more surprising the rarer it is there. An
+Texts that were crafted for one question make the same claim, and stored entries on the topic do
+not. Each word of a new entry is compared with its frequency in the stored entries around it: if
+nearly all of its new neighbours have the word too, this is more surprising for a rarer word. An
 entry's agreement with a number of new neighbours is the log-likelihood ratio of its most telling
-words, less that of the next ones, as far as what stands around it is about the same: news shares
-many words that are new here, a claim a few. How rare such agreement is, the knowledge base tells
-(:mod:`ragshield_core.detectors.groups.usual`).
+words, minus that of the next ones, weighted by how well stored entries cover its topic: news shares
+many words that are new here, a claim shares few. The knowledge base shows how rare such agreement
+is (:mod:`ragshield_core.detectors.groups.usual`).
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.graph import Overlay, Rows
 
-# Words that are looked at: a claim is a name, a number, and what goes with it. All words together
-# would say that two texts are about the same, which the groups' evidence says already.
+# Number of words in a claim: a name, a number, and their context. All words together would only
+# show that two texts have one topic, which the groups' evidence shows already.
 TELLING = 4
-# What is assumed of a word's share around an entry, from that in the whole knowledge base, is worth
-# so many standing neighbours.
+# Weight, in stored neighbours, of the prior for a word's share around an entry, which is its share
+# in the whole knowledge base.
 PRIOR = 6.0
-# A standing neighbour counts less the farther it is beyond the new ones: a third at 0.1 of relative
+# A stored neighbour counts less if it is farther off than the new ones: a third at 0.1 of relative
 # cosine.
 FADING = 0.1
-# New neighbours at whose distance the standing ones are measured.
+# New neighbours whose mean distance is the reference for stored ones.
 NEAREST = 2
-# A topic that is covered by half is a new one rather: of entries that come by whole articles, half
-# as many again would be held if the share that is covered counted as it is.
+# Exponent of the covered share of a topic: a half-covered topic is mostly a new one. With the plain
+# share, half as many entries again would be held among those that arrive as whole articles.
 COVERAGE = 2.0
-# Bounds of a word's share, so that no logarithm runs away.
+# Bounds of a word's share, so that logarithms stay finite.
 LEAST_SHARE = 1e-5
-# Reviewers are told the words that are more than so telling, by the most telling one's measure.
+# Reviewers see the words whose measure is more than this part of the most telling word's measure.
 TOLD = 0.5
-# Of who was there before; of who is new to everybody that comes.
+# Arrivals of stored entries, and of entries that are new to every newcomer.
 STANDS, NEW_TO_ALL = -1, -2
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
 
 class WordShares:
-    """In which share of the ``n_entries`` of a knowledge base each word stands.
+    """The share of the ``n_entries`` of a knowledge base that contain each word.
 
     Words are hashes, from :func:`ragshield_core.text.copies.word_hashes`, in ascending order;
-    ``counts`` are the entries that have them.
+    ``counts`` are the numbers of entries with them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WordShares:
 
     @classmethod
     def of(cls, parts: Iterable[Sequence[NDArray[np.uint32]]]) -> WordShares:
-        """Count the words of entries that come part by part: their words are not kept."""
+        """Count the words of entries, which come in parts: the entries' words are not kept."""
         words, counts, n = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64), 0
         for entries in parts:
             keys = _distinct(entries)
@@ -68,7 +68,7 @@ class WordShares:
         return cls(words, counts, n)
 
     def __call__(self, words: NDArray[np.uint32]) -> NDArray[np.float64]:
-        """Return the share of entries that have each word, shape as ``words``; never 0."""
+        """Return the share of entries with each word, shape as ``words``; never 0."""
         if not len(self.words):
             return np.full(len(words), 0.5 / (self.n_entries + 1.0))
         place = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
@@ -82,14 +82,14 @@ class WordShares:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> WordShares:
-        """Return what :meth:`state` described."""
+        """Return the shares that :meth:`state` described."""
         return cls(arrays["words"], arrays["counts"], int(arrays["size"][0]))
 
 
 class Shared(NamedTuple):
-    """Words of entries that new neighbours have too, and who of the lists has them; (n_words,)."""
+    """Words that entries share with new neighbours, and the entries of the lists with them."""
 
-    row: NDArray[np.int32]  # whose word it is, ascending
+    row: NDArray[np.int32]  # (n_words,) each: row of the entry with the word, ascending
     word: NDArray[np.uint32]  # its hash
     had: NDArray[np.uint32]  # bit j: the j-th entry of the list has it
 
@@ -101,11 +101,11 @@ class Shared(NamedTuple):
         words_of: Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint32]]],
         new: NDArray[np.bool_],
     ) -> Shared:
-        """Compare the words of n entries with those of their lists.
+        """Compare the words of n entries with those of the entries in their lists.
 
-        ``slots`` are up to 32 for each, -1 where there are fewer, and ``new`` marks those that are
-        new neighbours; ``words_of`` returns the hashes of entries' words, given their numbers, and
-        none for -1.
+        ``slots`` has up to 32 neighbours for each, padded with -1, and ``new`` marks the new
+        neighbours; ``words_of`` returns the word hashes of entries by their numbers, and none for
+        -1.
         """
         named, places = np.unique(np.concatenate([numbers, slots.ravel()]), return_inverse=True)
         keys = _distinct(words_of(named))
@@ -116,37 +116,37 @@ class Shared(NamedTuple):
         before = np.repeat(np.cumsum(lengths) - lengths, lengths)
         word = (keys[starts[own][row] + np.arange(len(row)) - before] & _LOW).astype(np.uint32)
         had = _had(keys, row, word, np.where(new, listed, -1))
-        shared = had > 0  # most words are shared with nobody who is new
+        shared = had > 0  # most words are in no new neighbour
         row, word, had = row[shared], word[shared], had[shared]
         return cls(row, word, had | _had(keys, row, word, np.where(new, -1, listed)))
 
     def had_by(self, entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return whether one of some entries of its row's list, shape (n, k), has each word."""
+        """Return whether one of the ``entries`` in its row's list, shape (n, k), has each word."""
         bits = np.uint32(1) << np.arange(entries.shape[1], dtype=np.uint32)
         wanted = np.where(entries, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         return np.asarray((self.had & wanted[self.row]) > 0)
 
     def by(self, column: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return whether the entry in a column of its row's list has each word; -1 has none."""
+        """Return whether the entry in its row's ``column`` has each word; column -1 has none."""
         bits = self.had >> np.maximum(column, 0)[self.row].astype(np.uint32)
         return np.asarray((bits & np.uint32(1)).astype(np.bool_) & (column >= 0)[self.row])
 
 
 class Agreed(NamedTuple):
-    """On what an entry agrees with new neighbours."""
+    """The words on which an entry agrees with new neighbours."""
 
     words: NDArray[np.uint32]  # hashes of the most telling words, the most telling one first
     numbers: NDArray[np.int64]  # of the new neighbours
-    n_around: int  # standing entries around it
-    n_having: int  # of these, those that have the commonest of the words
+    n_around: int  # stored entries around it
+    n_having: int  # stored entries around it with the commonest of the words
 
 
 class Newcomers:
-    """Which entries of an overlay are new to which, and the words that they share.
+    """The new neighbours of the entries of an overlay, and the words that they share.
 
-    ``shares`` are those of words in the knowledge base; ``arrived`` says with whom each entry came,
-    by its number: :data:`STANDS` for those that were there before, :data:`NEW_TO_ALL` for those
-    that are new to whoever comes, such as held ones.
+    ``shares`` are the shares of words in the knowledge base; ``arrived`` has the arrival of each
+    entry by its number, the same for entries that came together: :data:`STANDS` for stored entries,
+    :data:`NEW_TO_ALL` for entries that are new to every newcomer, such as held ones.
     """
 
     def __init__(self, overlay: Overlay, shares: WordShares, arrived: NDArray[np.int64]) -> None:
@@ -154,14 +154,14 @@ class Newcomers:
         self._parts: dict[int, tuple[NDArray[np.intp], Shared]] = {}
 
     def agreement(self, rows: Rows, near: NDArray[np.float32], n_mates: int) -> NDArray[Any]:
-        """Return :func:`agreement` of some rows of the overlay with up to so many mates.
+        """Return :func:`agreement` of some rows of the overlay with up to ``n_mates`` mates.
 
-        ``near``: how near the entries of their lists are, shape (n_rows, k); 0 or less for those
+        ``near``: nearness of the entries of their lists, shape (n_rows, k); 0 or less for entries
         that cannot be mates.
         """
         found = np.zeros((len(near), n_mates), dtype=np.float32)
         first = (rows.start or 0) if isinstance(rows, slice) else int(rows[0])
-        if first not in self._parts:  # the same for each channel
+        if first not in self._parts:  # all channels share the comparison
             self._parts[first] = self._compared(rows)
         mine, shared = self._parts[first]
         if mine.size:
@@ -172,9 +172,9 @@ class Newcomers:
         return found
 
     def agreed(self, row: int, near: NDArray[np.float32], n_mates: int) -> Agreed | None:
-        """Return on what a row of the overlay agrees with so many new neighbours, if there are any.
+        """Return the agreement of a row with ``n_mates`` new neighbours; ``None`` if it has fewer.
 
-        ``near`` as of :meth:`agreement`, shape (1, k).
+        ``near`` as in :meth:`agreement`, shape (1, k).
         """
         rows = np.s_[row : row + 1]
         mine, shared = self._compared(rows)
@@ -214,7 +214,7 @@ class Newcomers:
     def _sides(
         self, rows: Rows, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
     ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the columns of the nearest new neighbours, and which stand."""
+        """Return the columns of the nearest new neighbours, and a mask of stored neighbours."""
         new = self._new(rows)[mine]
         slots = self._overlay.lists.slots[rows][mine]
         wanted = np.where(new, near, np.float32(0.0))
@@ -230,13 +230,13 @@ def agreement(
     standing: NDArray[np.bool_],
     similarities: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return how much entries agree with their new neighbours beyond what stands around them.
+    """Return the agreement of entries with their new neighbours beyond the stored entries.
 
-    In nats, shape (n, n_mates): agreement with the nearest one, the nearest two, and so on; 0 where
-    there are fewer. ``shared`` are the words of n entries, at least those that their mates have
-    too. ``mates``, shape (n, n_mates), are the columns of the lists in which the nearest new
-    neighbours are, the nearest first, -1 where there are fewer; ``standing`` and ``similarities``,
-    shape (n, k), say of the lists what was there before, and their relative cosines.
+    In nats, shape (n, n_mates): agreement with the nearest one, the nearest two, and so on; 0 if
+    there are fewer. ``shared`` has the words of n entries, at least those that their mates have
+    too. ``mates``, shape (n, n_mates), are the list columns of the nearest new neighbours, the
+    nearest first, padded with -1; ``standing`` marks the stored entries of the lists, and
+    ``similarities`` are relative cosines, shape (n, k) each.
     """
     found = np.zeros(mates.shape, dtype=np.float32)
     n = len(mates)
@@ -251,10 +251,10 @@ def agreement(
         order = np.lexsort((shared.word, -telling, shared.row))
         row = shared.row[order]
         rank = np.arange(len(row)) - np.searchsorted(row, row)
-        # A claim is a few words; who shares many new ones brings a topic.
+        # A claim is a few words; an entry that shares many new words brings a topic.
         sign = np.where(rank < TELLING, 1.0, np.where(rank < 2 * TELLING, -1.0, 0.0))
         claim = np.maximum(np.bincount(row, sign * telling[order], minlength=n), 0.0)
-        # What the entries around do not say is telling as far as they are about the same.
+        # Words that stored entries around lack are telling if these entries cover the topic.
         topic = having * rarity
         total = np.bincount(shared.row, topic, minlength=n)
         covered = np.bincount(shared.row, topic * known, minlength=n)
@@ -269,9 +269,9 @@ def _telling(
     standing: NDArray[np.bool_],
     similarities: NDArray[np.float32],
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return how telling each word is, and how many mates have it: of one mate, of two, and so on.
+    """Return each word's measure and its number of mates with it: for one mate, two, and so on.
 
-    Parameters as of :func:`agreement`.
+    Parameters as in :func:`agreement`.
     """
     first = np.maximum(mates[:, :NEAREST], 0)
     there = mates[:, :NEAREST] >= 0
@@ -305,8 +305,8 @@ def _had(
 ) -> NDArray[np.uint32]:
     """Return which entries of its row's list have each word, as bits.
 
-    ``keys`` from :func:`_distinct`, of the entries whose places are ``listed``; -1 is looked at by
-    nobody.
+    ``keys`` from :func:`_distinct`, of the entries whose places are ``listed``; places of -1 are
+    ignored.
     """
     had = np.zeros(len(word), dtype=np.uint32)
     for column, places in enumerate(listed.T if len(keys) else ()):
@@ -324,6 +324,6 @@ def _distinct(entries: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint64]:
         return np.empty(0, dtype=np.uint64)
     place = np.repeat(np.arange(len(entries), dtype=np.uint64), lengths)
     keys = (place << _SHIFT) | np.concatenate(entries).astype(np.uint64)
-    # Sorted here: NumPy's unique hashes them, which takes many times as long.
+    # Sorted here: NumPy's unique would hash them, which takes many times as long.
     keys.sort()
     return np.asarray(keys[np.append(True, keys[1:] != keys[:-1])])

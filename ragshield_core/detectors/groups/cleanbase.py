@@ -2,7 +2,7 @@
 
 Source: Jin et al., arXiv:2605.00460, and the paper's repository (github.com/WeifeiJin/CleanBase).
 Three of the repository's choices are left out on purpose: it keeps cliques of at most 11, drops
-those of average similarity 1, and takes the first hit for the entry itself, which is wrong among
+cliques of average similarity 1, and takes the first hit for the entry itself, which is wrong among
 duplicates. A group of 50, or of exact clones, is an attack too.
 """
 
@@ -25,10 +25,10 @@ UNREACHABLE = (
     "no similarity can exceed mean + {:g} * std of the edges; the 99 % quantile of their "
     "similarities is used instead"
 )
-# Cliques are enumerated only among so few neighbours; larger groups are reported as such.
+# Most neighbours among which cliques are enumerated; larger groups are reported as such.
 CLIQUE_CAP = 60
-# Above this share of all edge similarities an edge is out of the ordinary in any graph: in force
-# where mean + alpha * std lies above 1, which no similarity can exceed.
+# An edge above this quantile of all edge similarities is unusual in any graph: used if mean +
+# alpha * std is above 1, which no similarity can exceed.
 FALLBACK_QUANTILE = 0.99
 # Similarities of identical float32 vectors differ from 1 by about 1e-7.
 SAME = 1e-6
@@ -37,7 +37,7 @@ SAME = 1e-6
 def undirected(
     numbers: NDArray[np.int64], lists: Lists
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return each edge of the neighbour lists of n entries once, and its similarity.
+    """Return the distinct edges of the neighbour lists of n entries, and their similarities.
 
     Edges have shape (n_edges, 2), the smaller number first.
     """
@@ -48,16 +48,16 @@ def undirected(
 
 
 def edge_threshold(similarities: NDArray[np.float32], alpha: float = ALPHA) -> tuple[float, bool]:
-    """Return the similarity above which an edge stays, and whether that is the paper's.
+    """Return the similarity above which an edge stays, and whether it is the paper's threshold.
 
-    mean + alpha * std of all edges, each pair once; where no similarity could exceed that, the
+    mean + alpha * std of all edges, each pair once; if no similarity could exceed that, the
     :data:`FALLBACK_QUANTILE` of the similarities instead.
     """
     values = similarities.astype(np.float64)
     threshold = float(values.mean() + alpha * values.std())
     if threshold < 1.0 - SAME:
         return threshold, True
-    # Strictly below the maximum, so that exact clones stay connected.
+    # Below the maximum, so that exact clones stay connected.
     fallback = min(float(np.quantile(values, FALLBACK_QUANTILE)), float(values.max()) - SAME)
     return fallback, False
 
@@ -65,8 +65,8 @@ def edge_threshold(similarities: NDArray[np.float32], alpha: float = ALPHA) -> t
 def clique_members(n: int, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of n entries are in a maximal clique of three or more; each pair is one edge.
 
-    An entry is in one exactly if it is in a triangle, so no clique is enumerated: the cost is
-    bounded by n_edges ** 1.5 also where thousands of clones are all connected.
+    This is equivalent to being in a triangle, so no clique is enumerated: the cost is bounded by
+    n_edges ** 1.5 even if thousands of clones are all connected.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def clique_members(n: int, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
     members = np.zeros(n, dtype=np.bool_)
     if len(edges) == 0:
         return members
-    # From the entry of fewer edges to that of more: then none has more than sqrt(2 n_edges) out.
+    # Edges lead to the entry with more edges: then none has more than sqrt(2 n_edges) out.
     degree = np.bincount(edges.ravel(), minlength=n)
     rank = np.lexsort((np.arange(n), degree)).argsort()
     swap = rank[edges[:, 0]] > rank[edges[:, 1]]
@@ -96,7 +96,7 @@ def judge(known: Known, overlay: Overlay) -> Judgement:
     """Score the entries of an overlay by the reference rule."""
     numbers, lists = overlay.numbers, overlay.lists
     beyond = np.setdiff1d(lists.slots[lists.slots >= 0], numbers)
-    # With the lists of neighbours that the overlay does not change.
+    # Include the lists of neighbours that the overlay does not change.
     kept = [
         pairs[similarities > known.edge_threshold[0]]
         for pairs, similarities in (
@@ -118,7 +118,7 @@ def explained(
     names: Callable[[Sequence[int]], tuple[str, ...]],
 ) -> Evidence:
     """Return the largest clique of an entry, by the reference rule."""
-    import networkx as nx  # noqa: PLC0415 - slow to import, and for this sentence only
+    import networkx as nx  # noqa: PLC0415 - slow to import, used only for this sentence
 
     around = np.unique(edges[(edges == own).any(axis=1)])
     around = around[around != own]

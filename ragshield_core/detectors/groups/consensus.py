@@ -1,4 +1,4 @@
-"""Detect passages of a retrieved set that agree with each other as no others do."""
+"""Detect passages of a retrieved set that agree with each other far more than the others."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ragshield_core.detectors.groups.evidence import nearness
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.copies import containment
 
-# Group sizes looked for; a larger group contains groups of five.
+# Group sizes; a larger group contains groups of five.
 SIZES = (2, 3, 4, 5)
-# What a group must leave over to stand apart from, and how many passages are looked at: more are
-# hardly ever put into a prompt, and the work grows with the cube.
+# Fewest passages of a set, so that a group has a rest to differ from, and most passages that are
+# judged: prompts hardly ever contain more, and the work grows with the cube.
 LEAST_SET, MAX_SET = 4, 64
-# Per size, what the evidence of ordinary passages comes to, and how much more it is for one in a
-# hundred: measured on the ten best of 20,000 Wikipedia passages for 1,200 questions, with
-# all-MiniLM-L6-v2. They only make the sizes comparable; a calibration sets the threshold.
+# Usual evidence of ordinary passages, and, per size, the excess of one in a hundred: measured on
+# the ten best of 20,000 Wikipedia passages for 1,200 questions, with all-MiniLM-L6-v2. They only
+# make the sizes comparable; a calibration sets the threshold.
 USUAL = 0.3
 SPREAD = {2: 2.4, 3: 2.0, 4: 1.8, 5: 1.7}
-# Weights of the evidence: the contrast in tightness twice (to the rest's own groups, and to the
-# link between group and rest), the contrast in nearness to the query, and both in themselves.
+# Weight of the contrast in nearness to the query. The two contrasts in tightness (to groups of the
+# rest, and to the link between group and rest) and the nearness itself weigh 1 each.
 QUERY_WEIGHT = 2.0
 
 
@@ -34,23 +34,23 @@ class ConsensusDetector(RetrievalDetector):
 
     Texts crafted for one question say the same in other words, and are closer to the question than
     most. For each passage and group size, the group is the passage and its nearest; nearness is the
-    negative logarithm of the cosine distance, faded out as copied words explain it (words of the
-    query explain nothing: everything that answers it holds them). The evidence is the sum of
+    negative logarithm of the cosine distance, reduced by copied words, which explain it (words of
+    the query do not: every answer contains them). The evidence is the sum of
 
-    - how much tighter the group is than the tightest group of the same size in the rest, and than
-      the closest link between the group and the rest,
-    - twice how much nearer it is to the query than the rest is (median),
-    - how near its members and the query are to each other.
+    - the contrast of the group's tightness to the tightest group of the same size in the rest, and
+      to the closest link between the group and the rest,
+    - twice the contrast of its nearness to the query to that of the rest (median),
+    - the nearness of its members and the query to each other.
 
-    A passage counts only as far as another member of its group does. The score is the largest over
-    the sizes, in units in which 1 in 100 ordinary passages reaches about 1 at each size.
+    Each part of a passage's evidence is limited to the best of the other members. The score is the
+    largest over the sizes, in units in which 1 in 100 ordinary passages reaches about 1 per size.
 
     Notes
     -----
-    There is no group of one, and nothing stands apart from a rest that is poisoned too: retrieve at
-    least twice as many passages as an attacker is likely to place (ten, for five). Exact copies are
-    explained by copying and not found here; :class:`~ragshield_core.detectors.CliqueDetector` finds
-    those at ingestion. Only the first 64 passages are judged.
+    A single text forms no group, and no group stands apart from a rest that is poisoned too:
+    retrieve at least twice as many passages as an attacker is likely to place (ten, for five).
+    Copying explains exact copies, so they are not found here, but at ingestion, by
+    :class:`~ragshield_core.detectors.CliqueDetector`. Only the first 64 passages are judged.
 
     References
     ----------
@@ -73,7 +73,7 @@ class ConsensusDetector(RetrievalDetector):
 
     name: str = "consensus"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT, Need.EMBEDDING})
-    # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
+    # One in a hundred first-ranked passages of Wikipedia and of HotpotQA reaches it.
     default_threshold: ClassVar[float] = 1.8
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
@@ -82,20 +82,20 @@ class ConsensusDetector(RetrievalDetector):
     )
 
     def skip_reason(self, retrieved: RetrievedSet) -> str | None:
-        """Return why this detector cannot judge this set, if so."""
+        """Return the reason if this detector cannot judge this set."""
         if len(retrieved) < LEAST_SET:
             return f"needs {LEAST_SET} passages to tell a group from the rest, not {len(retrieved)}"
         return super().skip_reason(retrieved)
 
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
-        """Return how far a group with the passage in it stands apart, shape (n_passages,)."""
+        """Return the evidence for a group around each passage, shape (n_passages,)."""
         scores = np.full(len(retrieved), np.nan)
         best = np.max([score for _, score in _groups(retrieved)], axis=0)
         scores[: len(best)] = best
         return scores
 
     def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
-        """Return the group, how alike it is, and how alike the rest is."""
+        """Return the group, the similarity within it, and the similarity to the rest."""
         groups = _groups(retrieved)
         vectors, ids = retrieved.passages.embeddings, retrieved.passages.ids
         assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
@@ -123,9 +123,9 @@ class ConsensusDetector(RetrievalDetector):
 
 
 def _groups(retrieved: RetrievedSet) -> list[tuple[NDArray[np.intp], NDArray[np.float64]]]:
-    """Return the groups of each size that leaves a rest as large as itself, one per passage.
+    """Return one group per passage for each size up to half of the passages.
 
-    Members, shape (n, size), the passage itself first, and scores, (n,).
+    Members have shape (n, size), the passage itself first, and scores (n,).
     """
     n = min(len(retrieved), MAX_SET)
     assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
@@ -151,9 +151,9 @@ def _groups_of(
     inside = np.zeros((n, n), dtype=np.bool_)
     inside[np.arange(n)[:, None], members] = True
     pairs = near[members[:, :, None], members[:, None, :]].sum(axis=(1, 2)) / (size * (size - 1))
-    # An outsider must not borrow the tightness of a group it is only next to.
+    # An outsider next to a group must not borrow its tightness.
     tight = np.minimum(pairs, np.take_along_axis(near, others, 1).mean(axis=1))
-    # The tightest star of the same size in the rest: a passage and its nearest that are left.
+    # The tightest star of the same size in the rest: a passage and its nearest in the rest.
     left = np.where(inside[:, :, None] | inside[:, None, :], -np.inf, itself[None])
     stars = np.maximum(np.partition(left, n - size + 1, axis=2)[:, :, n - size + 1 :], 0.0)
     rest = stars.mean(axis=2).max(axis=1)
@@ -165,13 +165,13 @@ def _groups_of(
     score = np.zeros(n)
     weighted = ((tight - rest, 1.0), (tight - link, 1.0), (own - ordinary, QUERY_WEIGHT))
     for part, weight in (*weighted, (together, 1.0)):
-        # Only as far as another member of the group has it too.
+        # At most as much as the best of the other members.
         score += weight * np.minimum(part, part[others].max(axis=1))
     return members, (score - USUAL) / SPREAD[size]
 
 
 def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:
-    """Return the unexplained nearness of the first n passages to each other, 0 on the diagonal."""
+    """Return the unexplained nearness between the first n passages, 0 on the diagonal."""
     vectors = retrieved.passages.embeddings[:n]
     first, second = np.triu_indices(n, 1)
     asked = np.unique(retrieved.query_words)[:, None]
@@ -179,7 +179,7 @@ def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:
     copied = np.zeros((n, n), dtype=np.float32)
     copied[first, second] = containment(words, first, second)
     bare = np.array([not part.size for part in retrieved.words[:n]])
-    copied[bare] = 1.0  # a rule or a bracket says nothing that another could agree with
+    copied[bare] = 1.0  # a rule or a bracket has no content to agree with
     near = nearness(vectors @ vectors.T, copied + copied.T)
     np.fill_diagonal(near, 0.0)
     return near

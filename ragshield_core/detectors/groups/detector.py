@@ -1,4 +1,4 @@
-"""Detect groups of entries that resemble each other more than their surroundings explain."""
+"""Detect groups of entries that resemble each other more than their neighbourhood explains."""
 
 from __future__ import annotations
 
@@ -40,57 +40,57 @@ from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
 from ragshield_core.neighbors.known import NeighborSource
 from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where
 
-# Fewer entries say too little about what is usual among them.
+# Fewer entries do not show the usual evidence among them.
 MIN_ENTRIES = 100
-# Around so few entries it costs no more to score all whose surroundings change than some of them.
+# Up to this number of changed entries, scoring all of them costs no more than scoring some.
 FEW = 256
-# Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
-# as suspicious as what does not count as clean there.
+# Entries of a sample that nobody has vouched for do not count as clean if they are so suspicious
+# that only this share of clean entries would be.
 EXTREME = 1e-4
 
 
 class CliqueDetector(GroupDetector, Audits, IndexOwner):
-    """Find small groups of entries that are alike in meaning and not in wording.
+    """Find small groups of entries that are similar in meaning but not in wording.
 
-    By the default rule, the score is how surprising the tightest group around an entry would be in
-    this knowledge base, as a negative natural logarithm (4.6 for one in a hundred); see
-    :mod:`.evidence`. Copied words explain a resemblance, except where they are new here and arrive
-    under several lineages, as clones of one text or as texts made of the same sentences: that is
-    flooding, and judged by the number of lineages.
+    By the default rule, the score is the surprisal of the tightest group around an entry in this
+    knowledge base, as a negative natural logarithm (4.6 for one in a hundred); see
+    :mod:`.evidence`. Copied words explain a resemblance, unless they are new here and arrive in
+    several documents, as clones of one text or as texts made of the same sentences: this is
+    flooding, and judged by the number of documents.
 
-    Entries that :meth:`fit` was given are trusted: they are never condemned afterwards. Those that
-    were learned later are watched, and a group that completes condemns its earlier members
-    (:meth:`retroactive`), but only on the evidence of two others that are held, and that share more
-    with each other than what each could have taken from it: of an entry and its imitation, the
-    newcomer is the suspect.
+    Entries given to :meth:`fit` are trusted: they are never condemned afterwards. Entries learned
+    later are watched, and a completed group condemns its earlier members (:meth:`retroactive`).
+    This requires the evidence of two other members that are held and share more with each other
+    than each could have taken from the earlier entry: of an entry and its imitation, the newcomer
+    is the suspect.
 
-    Held entries stay in the graph, since the rest of their group is still to come. They count
-    against members of their group only, not against what lies beside it, and less and less until a
+    Held entries stay in the graph, because the rest of their group may follow. They count only
+    against members of their group, not against entries beside it, and their weight decays until a
     person has confirmed them.
 
-    What is usual is measured when the detector is fitted, and again whenever :meth:`refresh` says
-    so: entries come closer to each other as a knowledge base grows.
+    The detector measures the usual evidence when it is fitted, and again at each :meth:`refresh`:
+    entries come closer to each other as a knowledge base grows.
 
     Parameters
     ----------
     rule
         ``"groups"``, the default, as above; ``"cleanbase"``, the reference rule [1]_: neighbours
         more similar than mean + alpha * std of all edges are joined, and every member of a maximal
-        clique of three or more is condemned (score 1, else 0). It takes no calibration, and looks
-        at neither texts nor lineages; see :mod:`.cleanbase`.
+        clique of three or more is condemned (score 1, else 0). It takes no calibration, and reads
+        neither texts nor document ids; see :mod:`.cleanbase`.
     alpha
-        Of the reference rule, 2.5 as in the paper's repository.
+        Option of the reference rule, 2.5 as in the paper's repository.
     trusted_lineages
-        Lineages inside which resemblance is not looked at, for documents of many alike chunks. A
-        lineage is a claim of whoever brought the entry: name only those that you control.
+        Ids of documents inside which resemblance is ignored, for documents of many similar chunks.
+        The source of an entry claims its document id: name only ids that you control.
     min_entries
         Below this size of the knowledge base entries are not judged.
 
     Notes
     -----
     The idea that poisoned documents for one question form cliques is CleanBase's [1]_. Screening
-    searches the new entries only; a standing entry near to a new one is reached through the new
-    one's list, so that an entry whose list a new one enters from afar is not looked at again.
+    searches neighbours of the new entries only. A stored entry is judged again if it is in the list
+    of a new entry, and not if only its own list would change.
 
     References
     ----------
@@ -100,7 +100,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
 
     name: str = "clique"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
-    # Without a calibration: a group that one clean entry in a thousand would have.
+    # Without a calibration: one clean entry in a thousand would have such a group.
     default_threshold: float = 6.9
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, OUTLIERS, CRAFTED, "CWE-349"),
@@ -124,13 +124,13 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
             raise ValueError(msg)
         self.rule = rule
         self.alpha = alpha
-        if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
+        if rule == "cleanbase":  # its scores are 0 and 1, without calibration
             self.default_threshold = BY_CLIQUE
             # Tasks measure groups only.
             self.traits = replace(self.traits, exchangeable=False)
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
-        self._table: VectorTable | None = None  # where vectors are left; stays at a reset
+        self._table: VectorTable | None = None  # the table with the vectors; a reset keeps it
         self._known: Known | None = None
         self._neighbors = GraphNeighbors(self._fitted)
         self.reset()
@@ -139,31 +139,31 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         """Forget everything."""
         self._known = None
         self._audited: tuple[Overlay, Judgement] | None = None
-        # With what was found before some were suspected, if it stays so when the batch is learned.
+        # The last element is the judgement before suspicion, if learning the batch can reuse it.
         self._latest: tuple[Batch, Overlay, Judgement, Judgement | None] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
-        """Return the neighbours of the graph, for detectors that would search for the same."""
+        """Return the neighbours of the graph, for detectors that need the same search."""
         return self._neighbors
 
     # Vectors in the store
 
     @property
     def in_store(self) -> str | None:
-        """Name of the store in which neighbours are found; ``None`` where they are in memory."""
+        """Name of the store that finds neighbours; ``None`` if they are found in memory."""
         if self._known is None:
             return None if self._table is None else self._table.name
         return self._known.graph.index.store
 
     @property
     def n_local(self) -> int:
-        """How many vectors are kept in memory."""
+        """Number of vectors in memory."""
         return 0 if self._known is None else self._known.graph.index.n_local
 
     @property
     def connected(self) -> bool:
-        """Whether the store is at hand, if neighbours are found there."""
+        """Whether the store is connected, if neighbours are found there."""
         return self._known is None or self._known.graph.index.connected
 
     def use_table(self, table: VectorTable, where: Where | None) -> None:
@@ -176,13 +176,13 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         self._latest = None
 
     def let_go(self) -> int:
-        """Drop the vectors that the store has by now; return how many."""
+        """Drop the vectors that the store has by now; return their number."""
         return 0 if self._known is None else self._known.graph.index.let_go()
 
     # Learning
 
     def learn(self, entries: Batch) -> None:
-        """Add entries; the first ones are trusted, as by :meth:`fit`, later ones watched."""
+        """Add entries; the first ones are trusted, as in :meth:`fit`, later ones watched."""
         if not len(entries):
             return
         if self._known is None:
@@ -195,12 +195,12 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         self._latest = None
 
     def forget(self, entries: Batch) -> None:
-        """Take entries out of the graph."""
+        """Remove entries from the graph."""
         known = self._fitted()
         self._remove(known.graph.index.among(entries.ids))
 
     def refresh(self, reference: Batch) -> None:
-        """Measure anew what is usual, among entries of the knowledge base as it is now."""
+        """Measure the usual evidence again, among entries of the present knowledge base."""
         if (known := self._ready) is None:
             return
         slots = known.graph.index.slots_of(reference.ids)
@@ -210,12 +210,12 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
             self._latest = None
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return how each fitted entry scores among the others: none knows itself anyway."""
+        """Return the score of each fitted entry among the others: it never counts for itself."""
         if (known := self._ready) is None:
             return np.full(len(fitted), np.nan)
         slots = known.graph.index.slots_of(fitted.ids)
         scores = known.notes["score"][slots].astype(np.float64)
-        # What was left out when the usual was measured last was not scored by that yet.
+        # Entries outside the last measurement have no score by it yet.
         stale = np.flatnonzero(~known.notes["measured"][slots])
         if stale.size and known.by_groups:
             scores[stale] = judge(known, known.graph.part(slots[stale])).scores
@@ -224,20 +224,20 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     # Held, trusted and doubted entries
 
     def remember_held(self, entries: Batch) -> None:
-        """Keep held entries in the graph, so that the rest of their group is known."""
+        """Keep held entries in the graph, so that the rest of their group is recognised."""
         if (known := self._ready) is None:
             return
         self.forget_held(entries.ids)
         self._insert(known.note_held(entries), entries, held=True)
 
     def forget_held(self, ids: Sequence[str]) -> None:
-        """Take held entries out of the graph: they were released, or deleted for good."""
+        """Remove held entries from the graph: they were released, or deleted for good."""
         if self._known is not None:
             keys = self._known.keys
             self._remove([key for entry_id in ids for key in keys.pop(entry_id, ())])
 
     def overlook(self, ids: Collection[str]) -> None:
-        """Judge as if entries that the batch replaces were not there."""
+        """Ignore entries that the batch replaces."""
         self._neighbors.overlook(ids)
         if self._overlooked != set(ids):
             self._overlooked, self._latest = frozenset(ids), None
@@ -249,8 +249,8 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
             self._latest = None
 
     def trust(self, ids: Sequence[str]) -> None:
-        """Watch entries no longer: a person has judged them good."""
-        if (known := self._ready) is not None:  # before, all of them will be
+        """Stop watching entries: a person has judged them good."""
+        if (known := self._ready) is not None:  # otherwise all of them will be trusted
             slots = known.graph.index.slots_of(ids)
             known.notes["trusted"][slots[slots >= 0]] = True
             known.came_together = np.setdiff1d(known.came_together, slots)
@@ -259,7 +259,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Watch fitted entries as if they had come later.
 
-        Return which of them have an older one in their group, or two others of them.
+        Return which of them have an older entry in their group, or two other given ones.
         """
         known = self._fitted()
         slots = known.graph.index.slots_of(ids)
@@ -273,9 +273,9 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return np.asarray(older | (np.isin(group, slots).sum(axis=1) >= ACCOMPLICES))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries are so suspicious that one clean one in ten thousand would be.
+        """Return which entries are as suspicious as one clean entry in ten thousand.
 
-        Those, too, that are suspicious for having come together; see
+        Entries that are suspicious because they came together are included; see
         :mod:`ragshield_core.detectors.base.order`.
         """
         if (known := self._ready) is None or not known.by_groups:
@@ -292,13 +292,13 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return found
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which entries are so suspicious that one clean one in ten thousand would be."""
+        """Return which entries are as suspicious as one clean entry in ten thousand."""
         if (known := self._ready) is None or not known.by_groups:
             return np.zeros(len(entries), dtype=np.bool_)
         return scores > audit_threshold(EXTREME)
 
     def n_doubted(self) -> int:
-        """Return how many entries are suspicious for having come together, and still there."""
+        """Return how many present entries are suspicious because they came together."""
         known = self._known
         if known is None or not len(known.came_together):
             return 0
@@ -309,9 +309,9 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
         """Score every entry of a knowledge base among the others, some of which may be poisoned.
 
-        What is usual is measured so that up to a twentieth of poisoned entries hardly moves it.
-        There is no telling new entries from old ones: copies under several lineages are held
-        against how usual that is in the knowledge base. Fit the detector anew to screen with it.
+        The measurement is robust: up to a twentieth of poisoned entries hardly changes it. An audit
+        does not know which entries are new: it compares copies in several documents with all such
+        copies in the knowledge base. Fit the detector again before you screen with it.
         """
         self.reset()
         if len(entries) < self.min_entries:
@@ -323,21 +323,21 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return judgement.scores
 
     def audit_threshold(self, fpr: float) -> float:
-        """Return the surprisal that one entry in ``1 / fpr`` reaches: an estimate, no guarantee."""
+        """Return an estimate of the surprisal that one entry in ``1 / fpr`` reaches."""
         return audit_threshold(fpr) if self.rule == "groups" else self.default_threshold
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
-        """Return the group of each row, its size and mean similarity, and what is usual."""
+        """Return the group of each row, its size and mean similarity, and the usual values."""
         if self._audited is None:
             msg = f"{self.name} has audited nothing yet; call audit first."
             raise NotFittedError(msg)
         return [explained(self._fitted(), *self._audited, row) for row in rows]
 
     def take_audit(self, overlay: Overlay, judgement: Judgement, usual: Usual) -> None:
-        """Take over an audit that was made elsewhere in parts, to explain its scores.
+        """Accept an audit that ran elsewhere in parts, to explain its scores.
 
-        The judgement is of an overlay, whose graph holds at least the neighbours of its entries;
-        ``usual`` is what is usual in the whole knowledge base.
+        The judgement belongs to ``overlay``, whose graph has at least the neighbours of its
+        entries; ``usual`` was measured on the whole knowledge base.
         """
         self.reset()
         self._known = Known(self._rule, overlay.graph, usual)
@@ -346,7 +346,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while the knowledge base is too small, then those nobody can tell."""
+        """Return all rows while the knowledge base is too small, then those in other languages."""
         if self._ready is None:
             n = 0 if self._known is None else len(self._known.graph)
             reason = (
@@ -372,14 +372,14 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return judgement.scores[: len(batch)]
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return the group of each row, its size and mean similarity, and what is usual."""
+        """Return the group of each row, its size and mean similarity, and the usual values."""
         if not rows:
             return []
         overlay, judgement = self._judged(batch)
         return [explained(self._fitted(), overlay, judgement, row) for row in rows]
 
     def explain_held_out(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return the group of each row, its size and mean similarity, and what is usual."""
+        """Return the group of each row, its size and mean similarity, and the usual values."""
         known, ids = self._fitted(), [batch.ids[row] for row in rows]
         overlay = known.graph.part(known.graph.index.slots_of(ids))
         judgement = judge(known, overlay)
@@ -388,12 +388,11 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     def retroactive(
         self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """Return watched entries near to the batch, with their scores in its presence.
+        """Return watched entries near the batch, with their scores in its presence.
 
-        Entries that were fitted, released by a person, or are held already, are left alone, and so
-        are those that speak for themselves: of a group only those are named that at least two held
-        others would condemn without having been made from them, or that were unusual before these
-        came; of copies all but the oldest.
+        Entries that were fitted, released by a person, or are already held are never returned. A
+        member of a group is only returned if at least two other members are held that are not made
+        from it, or if it was unusual before these came. Of copies, the oldest is never returned.
         """
         if (known := self._ready) is None or not len(batch):
             return [], np.empty(0)
@@ -405,7 +404,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return known.graph.index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
-        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        """Return the evidence for entries that :meth:`retroactive` named, with their new score."""
         known, (overlay, judgement) = self._fitted(), self._judged(batch)
         slots = known.graph.index.slots_of(ids)
         row_of = {slot: row for row, slot in enumerate(overlay.numbers.tolist())}
@@ -418,7 +417,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return ({"graph": None}, {}) if self._known is None else self._known.state()
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore the state that :meth:`state` returned."""
         self.reset()
         if values["graph"] is not None:
             self._known = Known.restored(self._rule, values, arrays)
@@ -427,7 +426,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
 
     @property
     def _ready(self) -> Known | None:
-        """What is known, once the usual has been measured."""
+        """The state, once the usual evidence was measured; before that ``None``."""
         return self._known if self._known is not None and self._known.ready else None
 
     @property
@@ -441,7 +440,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
 
     @property
     def _k(self) -> int:
-        """How many neighbours each entry has in the graph."""
+        """Number of neighbours of each entry in the graph."""
         return K if self.rule == "groups" else cleanbase.K
 
     def _fitted(self) -> Known:
@@ -451,9 +450,9 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return self._known
 
     def _learn_trusted(self, entries: Batch) -> None:
-        """Take over a knowledge base, and measure what is usual in it once it is large enough."""
+        """Learn a knowledge base, and measure its usual evidence once it is large enough."""
         known, graph = self._fitted(), self._fitted().graph
-        if graph.n_slots:  # of which all may have been forgotten
+        if graph.n_slots:  # all entries of these slots may have been forgotten
             self._remove(graph.index.among(entries.ids))
             slots = graph.learn(entries.ids, graph.overlay(entries))
         else:
@@ -465,9 +464,9 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
             known.notes["trusted"][graph.present] = True
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
-        """Put entries into the graph under keys, and note what they change around them."""
+        """Insert entries into the graph under keys, and update the notes of their neighbours."""
         known, graph = self._fitted(), self._fitted().graph
-        self._remove(graph.index.among(keys))  # a write that is repeated
+        self._remove(graph.index.among(keys))  # if the write is repeated
         overlay, judgement = self._found(entries)
         slots = graph.learn(keys, overlay)
         known.note_sources(slots, entries.sources)
@@ -477,12 +476,12 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         self._latest = None
 
     def _remove(self, keys: Sequence[str]) -> None:
-        """Take keys out of the graph, and judge again the entries that had them as neighbours."""
+        """Remove keys from the graph, and judge the entries again that had them as neighbours."""
         if not keys:
             return
         known, graph = self._fitted(), self._fitted().graph
         gone = graph.index.slots_of(keys)
-        if known.ready:  # what was released, or deleted for good, no longer counts as held
+        if known.ready:  # released and deleted entries no longer count as held
             known.notes["held_at"][gone] = np.nan
         rows = graph.remove(keys)
         if known.ready and rows.size:
@@ -492,13 +491,13 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         self._latest = None
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
-        """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
+        """Judge a batch, or reuse the last judgement: several methods need the same one."""
         if self._latest is None or self._latest[0] is not batch:
             known = self._fitted()
             older = [*batch.ids, *known.keys_of(batch.ids)]
             older += self._overlooked.difference(batch.ids)
             overlay = known.graph.overlay(batch, older)
-            # Nobody asks for the scores of the others, which are most.
+            # The scores of the other rows, which are most, are not needed.
             rows = np.concatenate([np.arange(len(batch)), known.watched_rows(overlay)])
             first = judge(known, overlay, rows if len(overlay.numbers) > FEW else None)
             judgement = judge_batch(known, overlay, rows, first)
@@ -507,7 +506,7 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         return self._latest[1:3]
 
     def _found(self, entries: Batch) -> tuple[Overlay, Judgement]:
-        """Judge entries that are learned: by what their screening found, if it was just now."""
+        """Judge entries to learn; reuse the judgement of their screening if it was the last."""
         known = self._fitted()
         if self._latest is not None and self._latest[0] is entries:
             _, overlay, _, first = self._latest

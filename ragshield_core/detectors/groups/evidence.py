@@ -1,21 +1,21 @@
-"""Measure how far an entry belongs to a group that is tighter than those around it.
+"""Evidence that an entry belongs to a group that is tighter than the groups around it.
 
 Texts crafted for one question are close to each other in meaning and far in wording, and they stand
 out against their own surroundings rather than against the whole corpus. For an entry and a group
 size g, the group is the entry and its g - 1 nearest, and
 
 - its *tightness* is the mean nearness over all pairs of the group, where nearness is the negative
-  logarithm of the cosine distance, faded out as copied words explain it;
-- its *contrast* is what the tightness exceeds that of the groups around its surroundings, the ten
-  next nearest entries, by;
-- an entry counts only as far as another member of its group does: a group is never of one.
+  logarithm of the cosine distance, reduced by copied words, which explain it;
+- its *contrast* is the excess of its tightness over that of the groups of its surroundings, the ten
+  next nearest entries;
+- the evidence of an entry is limited to the best of the other members: one text forms no group.
 
-Entries of one lineage are alike for an honest reason, so that groups are looked for between
-lineages, within one, and, since a lineage is a claim, in both at once, where kin count
-as strangers do that are as rarely so alike (:class:`Kin`).
+Entries of one document are similar for an honest reason. So groups are searched across documents,
+within one, and, since a document id is only a claim, in both at once. There, a resemblance within
+a document counts as much as an equally rare one across documents (:class:`Kin`).
 
-How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a
-corpus in which resemblance is normal raises its own threshold.
+The knowledge base itself shows how rare such values are (:class:`Surprisal`), so that a corpus of
+similar entries raises its own threshold.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ragshield_core.detectors.groups.graph import (
 from ragshield_core.neighbors.threads import in_threads
 
 Channel = Literal["cross", "same", "any"]
-# Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is
-# split over two would show half of its edges in each.
+# Edges across documents, edges within one, and both: a document id is a claim, and a group with two
+# ids would show half of its edges in each.
 CHANNELS: tuple[Channel, ...] = ("cross", "same", "any")
-# Group sizes looked for: larger groups contain groups of five.
+# Group sizes; larger groups contain groups of five.
 SIZES = (2, 3, 4, 5)
-# Entries beyond the group that it is held against: enough for a maximum that one outlier of a
-# crowded place does not set alone.
+# Entries beyond a group that it is compared with: enough for a maximum that does not depend on one
+# outlier of a crowded place.
 SURROUNDINGS = 10
 # Neighbours per entry: four of the group, ten of its surroundings, two to spare for copies.
 K = 16
@@ -53,36 +53,34 @@ K = 16
 FLOOR = 0.005
 # From half of the shorter text on, copied words explain a resemblance; from nine tenths, all of it.
 COPIED_FROM, COPIED_ALL = 0.5, 0.9
-# Weights of the surprisals. Contrast within reach is the evidence proper; far and tight keep it
-# honest where all is crowded or all is sparse. Agreement is another kind of evidence: in a group of
-# five it counts as much as these three, which are much alike; the fewer agree, the less it says.
+# Weights of the surprisals. Contrast within reach is the main evidence; far and tight correct it if
+# all entries are crowded or sparse. Agreement is another kind of evidence: in a group of five it
+# counts as much as these three, which are similar; in smaller groups it counts less.
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 PARTS = tuple(WEIGHTS)
-# Those that count only as far as another member of the group has them.
-# Groups across lineages get most of the error budget, those within one a quarter of that, mixed
-# ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
+# Discounts of surprisals: groups across documents get most of the error budget, groups within one a
+# quarter of that, mixed ones, most of which the other channels find too, a sixteenth.
 DISCOUNTS: dict[Channel, float] = {
     "cross": 0.0,
     "same": float(np.log(4.0)),
     "any": float(np.log(16.0)),
 }
-# Points of the distributions by which a resemblance within a lineage is told as one of strangers.
+# Points of the distributions that translate a resemblance within a document into one across.
 KIN_POINTS = 1_001
-# A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
-# for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
+# A group much larger than SIZES contains its own surroundings, so that it has no contrast: for such
+# groups, the nearness of the tenth nearest entry counts. Budget as within a document.
 CROWD, CROWD_DISCOUNT = 10, float(np.log(4.0))
-# Rows worked on at once, to bound the memory of large corpora.
+# Rows that are processed at once, to bound the memory of large corpora.
 CHUNK = 4_000
-# An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
-# by cosine distance, as that one's own group; of a held one also if it is nearer to the group than
-# to its surroundings. Entries that are farther off lie beside the group, on its topic, and are
-# judged as if it were not there.
+# An entry belongs to the group of a held or suspicious one up to twice the cosine distance between
+# that one and its own group; for a held one also if it is nearer to the group than to the group's
+# surroundings. Entries farther off lie beside the group, on its topic, and are judged without it.
 BESIDE = float(np.log(2.0))
-# Of a suspicious entry, its group is known by the two nearest suspicious ones: a twin alone would
-# make a group of the two, with the others beside it.
+# The two nearest suspicious entries define the group of a suspicious one: a single twin would form
+# a group of the two, with the others beside it.
 NEAREST_SUSPECTS = 2
-# Figures of groups are nearness and differences of it; rounded to steps, of which one has so many,
-# they are off by 8e-5 at the most.
+# Steps per unit to which the figures of groups, nearness and its differences, are rounded, with an
+# error up to 8e-5.
 FIGURE_STEPS = 6_000
 
 
@@ -98,9 +96,9 @@ class Raw(NamedTuple):
 def nearness(
     similarities: NDArray[np.float32], copied: NDArray[np.float32] | float = 0.0
 ) -> NDArray[np.float32]:
-    """Return the negative logarithm of the cosine distance, faded out where text is copied.
+    """Return the negative logarithm of the cosine distance, reduced by copied text.
 
-    A tenth of the distance is 2.3 more. Shape as ``similarities``, which may be -inf.
+    A tenth of the distance adds 2.3. Shape as ``similarities``, which may be -inf.
     """
     distance = 1.0 + FLOOR - np.clip(similarities, 0.0, 1.0)
     unexplained = np.clip((COPIED_ALL - copied) / (COPIED_ALL - COPIED_FROM), 0.0, 1.0)
@@ -113,10 +111,10 @@ def cosine_of(value: float) -> float:
 
 
 class Held(NamedTuple):
-    """What counts against members of its group only, by entry number."""
+    """Entries that count only against members of their group, by entry number."""
 
-    weights: NDArray[np.float32]  # of an entry for members of its group; 0 if it counts as others
-    bonds: NDArray[np.float32]  # how near its own group is to it; see :func:`nearness`
+    weights: NDArray[np.float32]  # of an entry for members of its group; 0 for ordinary entries
+    bonds: NDArray[np.float32]  # nearness of its own group to it; see :func:`nearness`
     waiting: NDArray[np.bool_]  # whether it is in quarantine, and not only suspected
     graph: SimilarityGraph
 
@@ -128,7 +126,7 @@ class Held(NamedTuple):
         tight: NDArray[np.float32],
         waiting: NDArray[np.bool_],
     ) -> Held:
-        """Return what counts as held, by slot: weights, how tight groups are, who waits."""
+        """Build it from columns by slot: weights, tightness of groups, and quarantine."""
         later = (0, len(overlay.batch))
         bonds = np.where(weights > 0.0, tight[:, 0], np.float32(0.0))
         waiting = waiting & (weights > 0.0)
@@ -137,7 +135,7 @@ class Held(NamedTuple):
         )
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
-        """Return the same with rows of an overlay that turned out to be suspicious."""
+        """Return the same with additional rows of an overlay that are suspicious."""
         numbers = evidence.numbers[rows]
         suspected = np.zeros(len(self.weights), dtype=np.bool_)
         suspected[numbers] = True
@@ -146,13 +144,13 @@ class Held(NamedTuple):
         group = evidence.members[rows, : SIZES[-1] - 1]
         mates = (group >= 0) & suspected[group]
         mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
-        mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
+        mates[~mates.any(axis=1), 0] = True  # no known group: use the nearest entry
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
         bonds[numbers] = near.min(axis=1)
         return self._replace(weights=weights, bonds=bonds)
 
     def explained(self, lists: Lists, before: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return how much copied words explain, given before which number the copied ones stand.
+        """Return the copied shares that explain edges; originals have numbers below ``before``.
 
         Words copied from held entries explain nothing, unless others have them, too.
         """
@@ -167,19 +165,18 @@ class Held(NamedTuple):
         return copied
 
     def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
-        """Take away edges to those of whose group the other is no member; ``near`` in place."""
+        """Remove edges to held entries from entries beside their groups; ``near`` in place."""
         weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
         edges = np.nonzero(weight > 0.0)
         numbers, place = np.unique(slots[edges], return_inverse=True)
         bonds = self.bonds[numbers]
-        reach = bonds - BESIDE  # how near others have to be, at least
+        reach = bonds - BESIDE  # least nearness of members
         if (there := np.flatnonzero(self.waiting[numbers])).size:
             lists = self.graph.lists.take(numbers[there])
             others = nearness(self.graph.relative(lists.similarities), lists.copied)
             others[(lists.slots < 0) | (self.weights[lists.slots] > 0.0)] = 0.0
-            # The nearest of others may be members that got in. Where there are only few others,
-            # nobody knows how far the surroundings are: a group within a flood does not reach
-            # farther for that.
+            # The nearest others may be admitted members. With only few others, the distance of the
+            # surroundings is unknown: a group within a flood does not get a longer reach.
             around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
             middle = np.where(around > 0.0, (bonds[there] + around) / 2.0, bonds[there])
             reach[there] = np.minimum(reach[there], middle)
@@ -188,10 +185,10 @@ class Held(NamedTuple):
 
 
 class Kin:
-    """What a resemblance within a lineage is worth between strangers: the one that is as rare.
+    """Translation of a resemblance within a document into an equally rare one across documents.
 
-    Told from the nearness of each entry's nearest of its own lineage, and of any other, shape (n,)
-    each; 0 where there is none.
+    Built from the nearness of each entry's nearest in its own document, and in any other, shape
+    (n,) each; 0 if there is none.
     """
 
     def __init__(self, same: NDArray[np.float32], cross: NDArray[np.float32]) -> None:
@@ -199,7 +196,7 @@ class Kin:
         self._same, self._cross = np.quantile(same, shares), np.quantile(cross, shares)
 
     def __call__(self, near: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the nearness of strangers that is as rare, at most the given one."""
+        """Return the equally rare nearness across documents, at most the given one."""
         beyond = np.maximum(near - self._same[-1], 0.0)
         worth = np.interp(near, self._same, self._cross) + beyond
         return np.asarray(np.minimum(worth, near), dtype=np.float32)
@@ -210,7 +207,7 @@ class Kin:
 
     @classmethod
     def restored(cls, array: NDArray[np.float64]) -> Kin:
-        """Return what :meth:`state` described."""
+        """Return the translation that :meth:`state` described."""
         kin = cls(*np.zeros((2, 1), dtype=np.float32))
         kin._same, kin._cross = array
         return kin
@@ -219,20 +216,20 @@ class Kin:
 class GroupEvidence:
     """Evidence of one channel about the entries of an overlay.
 
-    ``channel``: ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one,
-    ``"any"`` at both, those within one as ``kin`` has them; without it, at nothing.
-    ``standing``: evidence of the graph's entries by slot and group size, for those that are not in
-    the overlay. A graph keeps how tight groups are; their contrast is told from that and its lists
-    whenever it is asked for, unless it is here as well.
-    ``exempt``: lineage codes whose inner edges are not looked at.
-    ``families``: whether the knowledge base tells how alike entries of one lineage are. If not,
+    ``channel``: ``"cross"`` uses edges across documents, ``"same"`` edges within one, ``"any"``
+    both, where ``kin`` translates edges within one; without ``kin``, it uses none.
+    ``standing``: evidence of the graph's entries by slot and group size, for entries outside the
+    overlay. A graph keeps the tightness of groups; their contrast is computed from that and its
+    lists on demand, unless ``standing`` has it.
+    ``exempt``: codes of documents whose inner edges are ignored.
+    ``families``: whether the knowledge base shows the usual similarity within documents. If not,
     every edge is of the channel ``"cross"``.
-    ``held``: what counts only against members of its group.
-    ``newcomers``: who came with whom, to tell on what they agree.
-    ``before``: evidence of the same channel and overlay with less that is held; groups that are
-    still the same are not measured again.
-    ``tightness``: of each row and size, where it was measured already; vectors and words of the
-    entries are not looked at then.
+    ``held``: entries that count only against members of their group.
+    ``newcomers``: entries that came together, for the words on which they agree.
+    ``before``: evidence of the same channel and overlay with fewer held entries; unchanged groups
+    are not measured again.
+    ``tightness``: of each row and size, if it was measured already; then vectors and words of the
+    entries are not read.
     """
 
     def __init__(  # noqa: PLR0913 - of one overlay
@@ -255,7 +252,7 @@ class GroupEvidence:
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
-        # There are fewer than 2^31 entries, and of a whole knowledge base these are large.
+        # int32 suffices for fewer than 2^31 entries, and saves memory for a whole knowledge base.
         self._position = np.full(n_numbers, -1, dtype=np.int32)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
         n = len(overlay.numbers)
@@ -263,7 +260,7 @@ class GroupEvidence:
         self.nearness = np.zeros((n, K), dtype=np.float32)
         self.raw = Raw(*np.zeros((len(PARTS), n, len(SIZES)), dtype=np.float32))
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
-            return  # nothing to look at
+            return  # no edges
         parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
         in_threads(lambda rows: self._tightness(rows, before), parts)
         for rows in parts:
@@ -275,12 +272,12 @@ class GroupEvidence:
         return self._overlay.numbers
 
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
-        """Return the evidence of rows as far as another member of the group shares it."""
+        """Return the evidence of rows, each part limited to the best of the other members."""
         self._look_beyond(self.members[rows, : SIZES[-1] - 1])
         columns = []
         for name, figures in self.raw._asdict().items():
             mine = figures[rows]
-            if name == "agreed":  # with others, by itself
+            if name == "agreed":  # involves other members already
                 columns.append(mine)
                 continue
             shared = np.empty_like(mine)
@@ -291,7 +288,7 @@ class GroupEvidence:
         return Raw(*columns)
 
     def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
-        """Gather the evidence of members that are not in the overlay, if it is not kept."""
+        """Gather the evidence of members outside the overlay, if it is not stored."""
         self._beyond = None
         if self._standing is None or "near" in self._standing:
             return
@@ -309,7 +306,7 @@ class GroupEvidence:
             )
 
     def agreed(self, row: int, size: int) -> Agreed | None:
-        """Return on what an entry agrees with the new ones of its group, if on anything."""
+        """Return the agreement of an entry with the new members of its group, if any."""
         if self.newcomers is None:
             return None
         rows = np.s_[row : row + 1]
@@ -340,7 +337,7 @@ class GroupEvidence:
             )
             tight[same] = before.raw.tight[rows][same]
         elif self._standing is not None and len(overlay.batch):
-            # Where no new entry is among the nearest, the tightness is what it was.
+            # Without a new entry among the nearest, the tightness is unchanged.
             start = overlay.graph.n_slots
             same = (own < start) & (group < start).all(axis=1)
             tight[same] = self._standing["tight"][own[same]]
@@ -350,7 +347,7 @@ class GroupEvidence:
         self.raw.tight[rows] = tight
 
     def _near(self, rows: Rows) -> NDArray[np.float32]:
-        """Return how near the entries in the lists of rows are, as far as it counts here."""
+        """Return the nearness of the entries in the lists of rows that counts in this channel."""
         lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
         copied = lists.copied
         if self._held is not None:
@@ -364,21 +361,21 @@ class GroupEvidence:
     def _tightness_of(
         self, group: NDArray[np.int64], near: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the tightness per group size, given the other members and how near they are."""
+        """Return the tightness per group size, given the other members and their nearness."""
         between = self._between(group)
         tight = np.empty((len(group), len(SIZES)), dtype=np.float32)
         for column, size in enumerate(SIZES):
             others = size - 1
             total = near[:, :others].sum(axis=1) + between[:, :others, :others].sum(axis=(1, 2))
-            # An outsider must not borrow the tightness of a group it is only next to.
+            # An outsider next to a group must not borrow its tightness.
             reach = near[:, :others].mean(axis=1)
             tight[:, column] = np.minimum(total / (size * others / 2), reach)
         return tight
 
     def _between(self, group: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the nearness of the other members to each other, 0 where one is missing.
+        """Return the nearness between the other members, 0 if one is missing.
 
-        Shape (n, n_others, n_others); above the diagonal only, so that each pair counts once.
+        Shape (n, n_others, n_others); only above the diagonal, so that each pair counts once.
         """
         n, others = group.shape
         similar = np.zeros((n, others, others), dtype=np.float32)
@@ -402,9 +399,9 @@ class GroupEvidence:
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
             members = self.members[rows, around]
             theirs = self.of("tight", column, members)
-            if self._held is not None:  # what is held and waits makes nothing look usual
+            if self._held is not None:  # entries in quarantine do not make a group look usual
                 theirs[(members >= 0) & self._held.waiting[members]] = 0.0
-            # Counts at most as far as the surroundings are near to the entry themselves.
+            # The surroundings count at most as much as their own nearness to the entry.
             reached = np.minimum(theirs, self.nearness[rows, around])
             for figures, least in ((self.raw.near, reached), (self.raw.far, theirs)):
                 figures[rows, column] = rounded(tight[:, column] - least.max(axis=1), FIGURE_STEPS)
@@ -412,7 +409,7 @@ class GroupEvidence:
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Return what counts in this channel of how near pairs are; shape as ``near``."""
+        """Return the nearness of pairs that counts in this channel; shape as ``near``."""
         mine = self._overlay.lineage_of(np.maximum(first, 0))
         theirs = self._overlay.lineage_of(np.maximum(second, 0))
         same = (mine == theirs) & (mine != NO_LINEAGE)
@@ -427,7 +424,7 @@ class GroupEvidence:
         return seen
 
     def of(self, part: str, column: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return evidence by entry number, shape as ``numbers``; 0 for none."""
+        """Return evidence by entry number, shape as ``numbers``; 0 for a negative number."""
         position = self._position[numbers]
         here = getattr(self.raw, part)[position, column]
         outside = (position < 0) & (numbers >= 0)
@@ -441,26 +438,26 @@ class GroupEvidence:
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:
-    """Return how much the others of a group share beyond what each shares with its first entry.
+    """Return the similarity of a group's other entries beyond their similarity to the first.
 
-    Texts that were made from one model resemble each other by what they took from it: given the
-    model, little is left that binds them. Texts that were crafted for one question are bound by the
-    question, whichever of them is left out.
+    Texts that were made from one model resemble each other by their parts of it: given the model,
+    little similarity is left. Texts that were crafted for one question share the question, even if
+    any of them is left out.
 
-    Given unit vectors, the entry in question first, of three or more: the mean partial correlation
-    of the others given the first, as a share of what it would be if all entries of the group were
-    alike. About 0 for imitations of the first, 1 for a group in which it is one of many.
+    For three or more unit vectors, the entry in question first: the mean partial correlation of the
+    others given the first, relative to a group whose entries are all equally similar. About 0 for
+    imitations of the first, 1 for a group in which it is one of many.
 
     Notes
     -----
-    Of entries whose cosines are all c, the partial correlation of two given a third is
+    If all cosines are c, the partial correlation of two entries given a third is
     (c - c^2) / (1 - c^2) = c / (1 + c).
     """
     first, others = vectors[0].astype(np.float64), vectors[1:].astype(np.float64)
     shared = others @ first
     rest = others - shared[:, None] * first
     length = np.linalg.norm(rest, axis=1, keepdims=True)
-    rest /= np.maximum(length, np.sqrt(2.0 * FLOOR))  # a copy has nothing of its own
+    rest /= np.maximum(length, np.sqrt(2.0 * FLOOR))  # a copy has no rest
     partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
     mean = float(np.clip(shared.mean(), FLOOR, 1.0))
     return partial * (1.0 + mean) / mean

@@ -1,9 +1,9 @@
 """Graph of the nearest neighbours of every entry, up to date as entries come and go.
 
-Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`,
-which tells who came first) and a list of its nearest entries. Screening a batch makes an
-:class:`Overlay`: the lists of the new entries, and those standing lists into which a new entry
-would come; the graph itself is not touched. Learning the batch writes the overlay into the graph.
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`, in
+order of arrival) and a list of its nearest entries. Screening a batch makes an :class:`Overlay`:
+the lists of the new entries, and the stored lists that a new entry would join; the graph itself is
+not changed. Learning the batch writes the overlay into the graph.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from ragshield_core.neighbors.stored import EntryIndex, StoredIndex, VectorTable
 from ragshield_core.state import part_of
 from ragshield_core.text.copies import word_hashes
 
-# Text is compared only where vectors are at least this alike: copies of half a text lie far above.
+# Texts are compared only if vectors are at least this similar: copies of half a text exceed it far.
 COMPARE_ABOVE = 0.6
-# Where all entries are copies of each other, their distance says nothing of the model.
+# If all entries are copies of each other, their distance says nothing about the model.
 LEAST_UNRELATED = 0.01
-# Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
+# Neighbours that are searched beyond the lists, for detectors that need a few more.
 SPARE = 8
-# Similarities of a search differ by less than this with the shape of its products. Of entries as
-# near as the last of a list but for that, the oldest are in it: of so many, all are compared.
+# Similarities of a search vary by less than this with the shape of its products. A list prefers the
+# oldest of the entries tied for its last place; this many candidates are then compared exactly.
 ROUNDING, TIED = 2e-6, 256
 # Neighbours whose vectors are compared at once: 50 MB of 384 dimensions.
 RANKED = 32_768
-# Marks an entry of no lineage: it is a stranger to every other.
+# Marks an entry without a document id: it shares no document with any other.
 NO_LINEAGE = -1
-# Cosines, shares and figures are rounded where they are made, so that all that is told from them is
-# the same in a process that has made them, in one that has read them, and in one that has learned
-# the same entries. Steps to one, of cosines: off by 8e-6 at the most.
+# Cosines, shares and figures are rounded when they are computed, so that results are the same in a
+# process that computed them, one that read them, and one that learned the same entries. Steps per
+# unit of cosines: errors up to 8e-6.
 COSINE_STEPS = 2**16 - 1
 
 Rows = slice | NDArray[np.intp]
@@ -53,9 +53,9 @@ Rows = slice | NDArray[np.intp]
 class Lists(NamedTuple):
     """Neighbour lists of some rows, nearest first; shape (n, k) each."""
 
-    slots: NDArray[Any]  # int32 in the graph's own, else int64; -1 where there are fewer
-    similarities: NDArray[np.float32]  # cosines; -inf where there are fewer
-    copied: NDArray[np.float32]  # [0, 1]: how much of the shorter text is in the other
+    slots: NDArray[Any]  # int32 in the graph's own, else int64; padded with -1
+    similarities: NDArray[np.float32]  # cosines; padded with -inf
+    copied: NDArray[np.float32]  # [0, 1]: share of the shorter text that is in the other
 
     @classmethod
     def empty(cls, n: int, k: int) -> Lists:
@@ -64,7 +64,7 @@ class Lists(NamedTuple):
 
     @classmethod
     def of(cls, found: Neighbors, k: int) -> Lists:
-        """Return lists of k of what was found, with rounded cosines; nothing is copied yet."""
+        """Return lists of k found neighbours, with rounded cosines; copied shares are still 0."""
         n, width = found.slots.shape
         lists = cls.empty(n, k)
         lists.slots[:, :width] = found.slots
@@ -84,8 +84,8 @@ class Lists(NamedTuple):
 class SimilarityGraph:
     """Neighbour lists, of ``k`` each, of a growing knowledge base.
 
-    Neighbours are found in the store of a ``table``, or by an index in memory. What else is kept of
-    each entry comes as ``beside``, see :class:`~ragshield_core.neighbors.slots.Columns`.
+    Neighbours are found in the store of a ``table``, or by an index in memory. ``beside`` has
+    further columns of entries, see :class:`~ragshield_core.neighbors.slots.Columns`.
     """
 
     def __init__(
@@ -117,24 +117,24 @@ class SimilarityGraph:
 
     @property
     def n_slots(self) -> int:
-        """How many slots there are, those of removed entries included."""
+        """Number of slots, including those of removed entries."""
         return len(self.columns)
 
     @property
     def present(self) -> NDArray[np.int64]:
-        """Slots of the entries that are there."""
+        """Slots of the present entries."""
         return np.flatnonzero(~self.columns["gone"])
 
     @property
     def lists(self) -> Lists:
-        """The lists of all slots; writing into them is meant."""
+        """The lists of all slots; they can be written to."""
         return Lists(*(self.columns[name] for name in Lists._fields))
 
     @classmethod
     def fixed(cls, batch: Batch, k: int, **beside: Any) -> SimilarityGraph:
-        """Return the graph of a knowledge base that is only looked at: its vectors are not copied.
+        """Return the graph of a read-only knowledge base: its vectors are not copied.
 
-        Nothing can be searched, learned or removed.
+        It cannot search, learn or remove entries.
         """
         graph = cls(batch.dim, k, **beside)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
@@ -150,11 +150,11 @@ class SimilarityGraph:
         lists: Lists,
         unrelated: float,
     ) -> SimilarityGraph:
-        """Return a graph whose neighbours were found elsewhere; it is only looked at.
+        """Return a read-only graph whose neighbours were found elsewhere.
 
-        ``index`` has ids and vectors of n entries; ``lists`` are those of the first ones, or of
-        all. Lineage codes, shape (n,), are the same for the same lineage in all graphs that are
-        parts of one knowledge base.
+        ``index`` has ids and vectors of n entries; ``lists`` are the lists of the first ones, or of
+        all. ``lineage`` has codes of documents, shape (n,), which are the same in all graphs that
+        are parts of one knowledge base.
         """
         graph = cls(index.dim, lists.slots.shape[1])
         graph.index = cast("NeighborIndex", index)
@@ -181,10 +181,10 @@ class SimilarityGraph:
     def copied(
         self, numbers: NDArray[np.int64], lists: Lists, new: Sequence[NDArray[np.uint32]] = ()
     ) -> NDArray[np.float32]:
-        """Return how much of the shorter text is in the other, along the edges of lists of entries.
+        """Return, for each edge of the lists, the share of the shorter text that is in the other.
 
-        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0. ``new`` has the words
-        of entries whose numbers come behind the slots.
+        0 unless the vectors are more similar than :data:`COMPARE_ABOVE`. ``new`` has the words
+        of entries whose numbers follow the slots.
         """
         copied = np.zeros(lists.slots.shape, dtype=np.float32)
         near = self.relative(lists.similarities) > COMPARE_ABOVE
@@ -193,28 +193,28 @@ class SimilarityGraph:
         return copied
 
     def relative(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return cosines as if unrelated entries had one of 0, as ``cosines``; -1 at least.
+        """Return cosines rescaled so that unrelated entries have 0; shape as ``cosines``, >= -1.
 
-        Some models give all texts a direction in common: unrelated ones have cosines of .8 then.
-        Relative ones do not depend on that.
+        Some models give all texts a common direction: then unrelated ones have cosines of .8.
+        Relative cosines do not depend on that.
         """
         relative = 1.0 - (1.0 - cosines) / np.float32(self.unrelated or 1.0)
         return np.asarray(np.maximum(relative, np.float32(-1.0)), dtype=np.float32)
 
     def absolute(self, relative: float) -> float:
-        """Return the cosine of a relative one."""
+        """Return the cosine for a relative one."""
         return 1.0 - (1.0 - relative) * (self.unrelated or 1.0)
 
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
-        """Take over a whole knowledge base at once, under unique keys."""
+        """Insert a whole knowledge base at once, under unique keys."""
         self._changed()
         self.index.add(keys, batch.embeddings)
         self._connect(batch, self.index.lists if isinstance(self.index, NeighborIndex) else None)
 
     def _connect(self, batch: Batch, lists: InvertedLists | None = None) -> None:
-        """Find the neighbours of a whole knowledge base, by its own slots, and take its words.
+        """Find the neighbours of a whole knowledge base, by its own slots, and store its words.
 
-        Part by part, so that what is needed beside does not grow with it.
+        It works in parts, so that working memory does not grow with the knowledge base.
         """
         self.unrelated = unrelated_distance(batch.embeddings)
         for start in range(0, len(batch), ENTRIES_AT_ONCE):
@@ -230,9 +230,9 @@ class SimilarityGraph:
         self.columns["lineage"][:] = self._noted(batch.lineages)
 
     def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
-        """Return what the graph would be with the batch in it; changes nothing.
+        """Return the part of the graph that the batch would change, with the batch in it.
 
-        Entries whose keys are ``replaced`` do not count: the batch brings new revisions of them.
+        Entries with ``replaced`` keys do not count: the batch brings new revisions of them.
         """
         n, m, k = self.n_slots, len(batch), self.k
         words = [word_hashes(text) for text in batch.texts]
@@ -240,7 +240,7 @@ class SimilarityGraph:
         gone = gone[gone >= 0]
         parts = [none_found(m, k)]
         if len(self):
-            # Each entry of the batch has a few older revisions at most, and they are near to it.
+            # Each entry of the batch has few older revisions, and they are near it.
             found = self.nearest(batch, k + min(len(gone), 2 * k))
             hidden = np.isin(found.slots, gone)
             slots = np.where(hidden, -1, found.slots)
@@ -263,10 +263,10 @@ class SimilarityGraph:
         )
 
     def nearest(self, batch: Batch, k: int) -> Neighbors:
-        """Return the nearest known entries of a batch: k of them, or more that are there anyway.
+        """Return the nearest known entries of a batch: k of them, or more if more were found.
 
-        The last search is remembered, so that whoever asks about the same entries, or some of
-        them, costs nothing.
+        The last search is remembered, so that further calls for the same entries, or some of
+        them, cost nothing.
         """
         wanted = min(k, len(self))
         if self._last is not None and self._last[1].slots.shape[1] >= wanted:
@@ -281,9 +281,9 @@ class SimilarityGraph:
         return found
 
     def _search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return k nearest entries; those of a list do not depend on who else is searched for.
+        """Return the k nearest entries; a list does not depend on the other entries searched for.
 
-        What is learned must not depend on whether it was screened in the same company before.
+        The learned state must not depend on the batch in which an entry was screened before.
         """
         found = self._ranked(embeddings, self.index.search(embeddings, k).slots)
         more = min(TIED, len(self))
@@ -298,7 +298,7 @@ class SimilarityGraph:
         return found
 
     def _ranked(self, embeddings: NDArray[np.float32], slots: NDArray[np.int64]) -> Neighbors:
-        """Return neighbours by similarities that depend on the two vectors only, then by slot."""
+        """Return neighbours ordered by exact pairwise similarities, then by slot."""
         similarities = np.empty(slots.shape, dtype=np.float32)
         rows = max(1, RANKED // max(1, slots.shape[1]))
         for start in range(0, len(slots), rows):
@@ -309,13 +309,13 @@ class SimilarityGraph:
         return Neighbors(slots, similarities).taken(np.lexsort((slots, -similarities), axis=1))
 
     def part(self, slots: NDArray[np.int64]) -> Overlay:
-        """Return some of the graph's own entries as an overlay without a batch."""
+        """Return some entries of the graph as an overlay without a batch."""
         nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, self.index.dim)))
         lists = self.lists.take(slots)
         return Overlay(graph=self, batch=nothing, numbers=slots, lists=lists, words=[])
 
     def learn(self, keys: Sequence[str], overlay: Overlay) -> NDArray[np.int64]:
-        """Write an overlay that was made of this very graph into it; return the new slots."""
+        """Write an overlay of this graph into it; return the new slots."""
         self._changed()
         self.index.add(keys, overlay.batch.embeddings)
         slots = self.n_slots + np.arange(len(keys))
@@ -326,7 +326,7 @@ class SimilarityGraph:
         return slots
 
     def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """Take entries out, and return the slots in whose lists they were."""
+        """Remove entries, and return the slots whose lists contained them."""
         self._changed()
         gone = self.index.remove(keys)
         lists = self.lists
@@ -342,9 +342,9 @@ class SimilarityGraph:
         return rows
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps; return their slots so far, by the new ones."""
+        """Renumber the entries, without gaps; return their old slots, by the new ones."""
         self._changed()
-        numbers = np.full(self.n_slots + 1, -1, dtype=np.int32)  # the last one stands for none
+        numbers = np.full(self.n_slots + 1, -1, dtype=np.int32)  # the last one is for slot -1
         before = self.index.compact()
         numbers[before] = np.arange(len(before))
         self.columns.keep(before)
@@ -376,7 +376,7 @@ class SimilarityGraph:
     def restored(
         cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], **beside: Any
     ) -> SimilarityGraph:
-        """Return the graph that :meth:`state` described; it takes copies of the arrays."""
+        """Return the graph that :meth:`state` described; the arrays are copied."""
         saved = values["index"], part_of(arrays, "index.")
         stored = "store" in values["index"]
         index = StoredIndex.restored(*saved) if stored else NeighborIndex.restored(*saved)
@@ -393,7 +393,7 @@ class SimilarityGraph:
         self._last = None
 
     def _noted(self, lineages: Sequence[str | None]) -> NDArray[np.int64]:
-        """Return lineage codes; new names are noted."""
+        """Return codes of documents; new names are noted."""
         codes, new = codes_of(lineages, self.lineages)
         self.lineages |= new
         return codes
@@ -401,7 +401,7 @@ class SimilarityGraph:
     def _touched(
         self, own: NDArray[np.int64], new: Lists, gone: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], Lists]:
-        """Return the standing slots near to new entries, with the new ones in their lists."""
+        """Return the stored slots near new entries, and their lists with the new entries."""
         n, k = self.n_slots, self.k
         row, column = np.nonzero((new.slots >= 0) & (new.slots < n))
         near = new.slots[row, column]
@@ -413,7 +413,7 @@ class SimilarityGraph:
         slot = np.concatenate([old.slots[there], own[row]])
         similarity = np.concatenate([old.similarities[there], new.similarities[row, column]])
         copied = np.concatenate([old.copied[there], new.copied[row, column]])
-        order = np.lexsort((-similarity, group))  # of equals, the old ones first
+        order = np.lexsort((-similarity, group))  # on ties, old entries first
         group = group[order]
         rank = np.arange(len(group)) - np.searchsorted(group, group, side="left")
         best = rank < k
@@ -428,8 +428,8 @@ class SimilarityGraph:
 class Overlay:
     """The part of a graph that a batch would change.
 
-    Numbers name entries: slots of the graph, and behind them the rows of the batch. ``numbers`` are
-    those of the entries whose lists, with the batch in them, are here: the new ones first.
+    Numbers name entries: slots of the graph, followed by the rows of the batch. ``numbers`` are the
+    entries whose lists, with the batch in them, the overlay has: the new ones first.
     """
 
     def __init__(
@@ -448,18 +448,18 @@ class Overlay:
         self._lineage, self._new_lineages = codes_of(batch.lineages, graph.lineages)
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return unit vectors, shape (n, dim); zeros where a number is -1."""
+        """Return unit vectors, shape (n, dim); zeros for a number of -1."""
         new, standing = numbers >= self._start, (numbers >= 0) & (numbers < self._start)
         if not standing.any():
             found = np.zeros((len(numbers), self.graph.index.dim), dtype=np.float32)
-        else:  # one look-up for all, of an entry that is there where none is wanted
+        else:  # one look-up for all; other rows look up a present entry
             found = self.graph.index.vectors(np.where(standing, numbers, numbers[standing][0]))
             found[~standing] = 0.0
         found[new] = self.batch.embeddings[numbers[new] - self._start]
         return found
 
     def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``numbers``."""
+        """Return codes of documents, :data:`NO_LINEAGE` for none; shape as ``numbers``."""
         codes = np.empty(numbers.shape, dtype=np.int64)
         new = numbers >= self._start
         codes[~new] = self.graph.columns["lineage"][numbers[~new]]
@@ -467,14 +467,14 @@ class Overlay:
         return codes
 
     def with_kin(self) -> NDArray[np.bool_]:
-        """Return which entries have one of their own lineage in their lists, shape (n,)."""
+        """Return which entries have one of their own document in their lists, shape (n,)."""
         mine = self.lineage_of(self.numbers)[:, None]
         theirs = self.lineage_of(np.maximum(self.lists.slots, 0))
         kin = (mine == theirs) & (mine != NO_LINEAGE) & (self.lists.slots >= 0)
         return np.asarray(kin.any(axis=1))
 
     def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
-        """Return the codes of those lineages that are known, or come with the batch."""
+        """Return the codes of the documents that are known, or come with the batch."""
         known, new = self.graph.lineages, self._new_lineages
         codes = [known.get(name, new.get(name)) for name in lineages]
         return np.array([code for code in codes if code is not None], dtype=np.int64)
@@ -487,7 +487,7 @@ class Overlay:
 def codes_of(
     names: Sequence[str | None], known: Mapping[str | None, int]
 ) -> tuple[NDArray[np.int64], dict[str | None, int]]:
-    """Return a code for each name, those of new names behind the others; and the new names."""
+    """Return a code for each name, new names after the known ones; and the new names."""
     new: dict[str | None, int] = {}
     codes = (
         known[name] if name in known else new.setdefault(name, len(known) + len(new))
@@ -497,16 +497,16 @@ def codes_of(
 
 
 def rounded(values: NDArray[Any], steps: int) -> NDArray[np.float32]:
-    """Return numbers rounded to whole numbers of steps, by their number to one."""
+    """Return numbers rounded to multiples of 1 / ``steps``."""
     scale = np.float32(steps)
     return np.asarray(np.rint(np.asarray(values, dtype=np.float32) * scale) / scale)
 
 
 def unrelated_distance(vectors: NDArray[np.float32]) -> float:
-    """Return the cosine distance of entries that have nothing to do with each other.
+    """Return the cosine distance of unrelated entries.
 
-    The mean over all pairs, each with itself included: 1 less the square of the mean vector. Of
-    unit rows, shape (n, dim).
+    It is the mean over all pairs, including each entry with itself: 1 minus the square of the mean
+    vector. ``vectors`` are unit rows, shape (n, dim).
     """
     if not len(vectors):
         return 1.0
@@ -514,5 +514,5 @@ def unrelated_distance(vectors: NDArray[np.float32]) -> float:
 
 
 def distance_of(mean: NDArray[np.float64]) -> float:
-    """Return :func:`unrelated_distance` by the mean vector; rounded, whatever it was summed by."""
+    """Return :func:`unrelated_distance` by the mean vector, rounded to hide summation order."""
     return round(float(np.clip(1.0 - mean @ mean, LEAST_UNRELATED, 1.0)), 4)

@@ -1,19 +1,19 @@
-"""Judge the entries of an overlay by what is usual, in the knowledge base and in their source.
+"""Scores of an overlay's entries, by the usual evidence of the knowledge base and their source.
 
 Documents of one product, under one template, resemble each other; in a knowledge base of
-something else each of them looks like a member of a crafted group. Two questions tell them apart:
+something else each of them looks like a member of a crafted group. Two questions distinguish them:
 
-- Does the group sit among *standing* topics? Poisoned documents must answer questions that standing
-  documents answer, or they are not retrieved instead of them. How near an entry is to the entries
-  of other sources is a quantile of how near these are to each other: no cosine decides.
-- Does it stand out within its own source? Where the source is large enough, its own entries say how
-  alike they usually are.
+- Is the group among *stored* topics? Poisoned documents must answer questions that stored documents
+  answer, or they are not retrieved instead of them. The nearness of an entry to the entries of
+  other sources is a quantile of the nearness of these to each other, not a fixed cosine.
+- Does it stand out within its own source? If the source is large enough, its own entries show their
+  usual similarity.
 
-A group that sits among standing topics is judged by the knowledge base alone. One that does not,
-or whose language the knowledge base does not hold, must stand out in its source as well: a model of
-other languages puts all texts of this one near to each other, and near to anything. While its
-source is small, a group in another language is reported as unjudged; later arrivals never take it
-out. Near-exact copies under several lineages are judged by the knowledge base in any case.
+A group among stored topics is judged by the knowledge base alone. A group off these topics, or in a
+language that the knowledge base lacks, must stand out in its source as well: a model of other
+languages puts all texts of this language near each other, and near anything. While its source is
+small, a group in another language is reported as not judged; later arrivals never remove it.
+Near-exact copies in several documents are always judged by the knowledge base.
 """
 
 from __future__ import annotations
@@ -52,32 +52,31 @@ from ragshield_core.detectors.groups.usual import (
 )
 from ragshield_core.text.copies import borrowed
 
-# A source says what is usual in it from so many entries on: below, one group of five would be a
-# quarter of all that there is to compare it with.
+# Fewest entries of a source that show its usual evidence: with fewer, one group of five would be
+# more than a quarter of the entries to compare it with.
 FEWEST_OF_SOURCE = 20
-# Of a language that the knowledge base does not hold, with 20 passages in five languages were held
-# at .16 to .24 where they came one by one, with 100 at .00 to .04. Others have no such grace: a
-# model that reads metadata puts a text without any far from all that stands.
+# Fewest entries for a language that the knowledge base lacks: with 20, .16 to .24 of passages in
+# five languages were held if they came one by one, with 100, .00 to .04. Other texts get no such
+# grace: a model that reads metadata puts a text without metadata far from all stored entries.
 FEWEST_FOREIGN = 100
-# Entries of a source that are compared with: enough for the largest in a hundred.
+# Most entries of a source that are compared: enough for the largest in a hundred.
 MOST_OF_SOURCE = 400
-# The third nearest standing entry says whether an entry sits among standing topics: one or two may
-# be near by chance, or be copies.
+# The third nearest stored entry shows whether an entry is among stored topics: one or two may be
+# near by chance, or be copies.
 STANDING_RANK = 3
-# A group sits among standing topics if its members are nearer to them than a quarter of the
-# standing entries are to each other. Of texts crafted for questions that the knowledge base
-# answers, 95 % in groups are; of groups of clean sources that join another, one in four.
+# A group is among stored topics if its members are nearer to them than a quarter of the stored
+# entries are to each other. This holds for 95 % of the grouped texts that were crafted for
+# questions of the knowledge base, and for one in four groups of clean sources that join another.
 AMONG = 0.25
-# Standing entries that are compared with: exact up to this size, a sample of it above.
+# Most stored entries that are compared: all up to this number, a sample of this size above.
 MOST_STANDING = 20_000
-# Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
-# that anybody can tell.
+# Fewest held neighbours that condemn a stored entry: a single one may be its imitator.
 ACCOMPLICES = 2
-# What has so many of its words from an entry is an imitation of it, in whatever order they stand.
-# Of texts that were crafted for one question, one in twenty has as many from another.
+# A text with this share of its words from an entry, in any order, is an imitation of it. Among
+# texts that were crafted for one question, one in twenty has as many from another.
 BORROWED = 0.75
-# An entry is no copy of what the others of its group are made of, if they share at least half as
-# much beyond it as they would if none of them were the model of the others.
+# An entry is not the model of the others in its group if their similarity beyond it is at least
+# this part of its value in a group without a model.
 OWN_BOND = 0.5
 
 
@@ -87,7 +86,7 @@ def judge(
     rows: NDArray[np.intp] | None = None,
     suspected: tuple[NDArray[np.intp], Judgement] | None = None,
 ) -> Judgement:
-    """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
+    """Score all or some entries of an overlay; ``suspected``: suspicious rows of a judgement."""
     if not known.by_groups:
         return cleanbase.judge(known, overlay)
     if suspected is None:
@@ -95,8 +94,7 @@ def judge(
         lineages = lineages_of(overlay, recent)
         evidence = known.evidence(overlay, known.newcomers(overlay, recent))
         return scored(known, overlay, evidence, lineages, rows)
-    # Who is new to whom, and copies, which stand by themselves, are what they were before some
-    # were suspected.
+    # Newcomers, and copies, which count by themselves, do not change with suspicion.
     suspects, first = suspected
     before = first.evidence
     held = {c: known.held(overlay, c).suspecting(suspects, before[c]) for c in CHANNELS}
@@ -113,8 +111,8 @@ def scored(
     lineages: dict[str, NDArray[np.int64]],
     rows: NDArray[np.intp] | None = None,
 ) -> Judgement:
-    """Score entries of an overlay, all or some, by evidence about all of them."""
-    assert known.usual is not None  # noqa: S101 - there is one as soon as it is ready
+    """Score all or some entries of an overlay by evidence about all of them."""
+    assert known.usual is not None  # noqa: S101 - it exists once the state is ready
     n = len(overlay.numbers)
     wanted = np.arange(n) if rows is None else rows
     columns = known.usual.columns(tied_to_groups(evidence, wanted, lineages))
@@ -127,14 +125,14 @@ def scored(
 def judge_batch(
     known: Known, overlay: Overlay, rows: NDArray[np.intp], first: Judgement
 ) -> Judgement:
-    """Return the last word on a batch, given a first judgement.
+    """Return the final judgement of a batch, given a first one.
 
-    It is judged again as if all that is suspicious were held, so that nothing borrows from it: what
-    lies beside a group is not held for that, and the surroundings of a group that lean on it no
-    longer make it look usual.
+    The batch is judged again as if all suspicious entries were held, so that other entries gain no
+    evidence from them: entries beside a group are not held for that, and surroundings that owe
+    their tightness to the group no longer make it look usual.
 
-    New versions that keep the text of known ones are judged by what these were: a new footer makes
-    all pages of a site more alike, and none of them an attack.
+    New revisions that mostly consist of the old text score no higher than the old ones did: a new
+    footer makes all pages of a site more similar, but none of them an attack.
     """
     judgement, graph = first, known.graph
     suspects = rows[first.scores[rows] > known.suspicious]
@@ -154,7 +152,7 @@ def judge_batch(
 
 
 def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judgement:
-    """Judge groups off the standing topics, of sources that join, by their source as well."""
+    """Judge groups of joining sources by their source as well, if they are off stored topics."""
     suspects = np.flatnonzero(judgement.scores > known.suspicious)
     suspects = suspects[judgement.why[suspects] != CLONES_AT]
     # Codes of sources by entry number.
@@ -164,7 +162,7 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
     for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
         rows = suspects[codes[overlay.numbers[suspects]] == code]
         foreign = known.vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
-        # No later arrival takes out what is in another language.
+        # Later arrivals never remove stored entries in another language.
         stands = foreign & (overlay.numbers[rows] < known.graph.n_slots)
         scores[rows[stands]] = 0.0
         off = foreign | ~_among_standing(known, overlay, judgement, rows, codes)
@@ -179,8 +177,8 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
         if not rows.size or len(numbers) < FEWEST_OF_SOURCE:
             continue
         tied = tied_to_groups(judgement.evidence, rows, judgement.lineages)
-        # An entry must not be judged by a tail that it has drawn out itself: it is left out of the
-        # reference then, with a fifth of the others.
+        # An entry must not be judged by a tail that it has extended itself: leave it out of the
+        # reference, with a fifth of the others.
         fold = np.random.default_rng(0).permutation(len(numbers)) % N_FOLDS
         fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True)) | {-1: N_FOLDS}
         left_out = np.array([fold_of.get(n, N_FOLDS) for n in overlay.numbers[rows].tolist()])
@@ -196,8 +194,8 @@ def _of_source(
 ) -> tuple[Tied, NDArray[np.int64]]:
     """Return evidence about entries of a source, held ones included, and their numbers.
 
-    Were held ones left out, a source that comes one by one would never be large enough. The
-    numbers are those of the batch: -1 stands for a standing entry.
+    Without held ones, a source whose entries come one by one would never be large enough. Numbers
+    are given for entries of the batch, -1 for stored ones.
     """
     graph, rng = known.graph, np.random.default_rng(0)
     new = np.flatnonzero(codes[graph.n_slots :] == code)  # rows of the overlay, too
@@ -224,7 +222,7 @@ def _among_standing(
     rows: NDArray[np.intp],
     codes: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return which rows, with their groups, sit among standing entries of other sources."""
+    """Return which rows, with their groups, are among stored entries of other sources."""
     graph = known.graph
     if known.compared is None or known.compared[0] != graph.version:
         slots = graph.present[~known.is_held(graph.present)]
@@ -236,9 +234,9 @@ def _among_standing(
     others = vectors[codes[slots] != code]
     groups = [judgement.evidence[c].members[rows, : SIZES[-1] - 1] for c in CHANNELS]
     group = np.concatenate([overlay.numbers[rows][:, None], *groups], axis=1)
-    group[(group >= 0) & (codes[group] != code)] = -1  # standing members stand among others
+    group[(group >= 0) & (codes[group] != code)] = -1  # members of other sources do not count
     members, place = np.unique(group, return_inverse=True)
-    near = np.zeros(len(members))  # as a quantile of how near standing ones are to each other
+    near = np.zeros(len(members))  # quantiles of the nearness of stored entries to each other
     if len(others) >= STANDING_RANK and len(usual):
         similar = overlay.vectors(members) @ others.T
         nearest = np.partition(similar, -STANDING_RANK, axis=1)[:, -STANDING_RANK]
@@ -249,12 +247,12 @@ def _among_standing(
 
 
 def nearness_of_standing(lists: Lists) -> NDArray[np.float32]:
-    """Return how near entries are to their third nearest, ascending."""
+    """Return the similarities of entries to their third nearest, ascending."""
     nearest = lists.similarities[:, STANDING_RANK - 1]
     return np.sort(nearest[np.isfinite(nearest)])
 
 
-# Known entries, on the evidence of held ones that came later
+# Stored entries, by the evidence of held ones that came later
 
 
 def accused(
@@ -264,10 +262,10 @@ def accused(
     guilty: NDArray[np.bool_],
     unusual: Collection[str],
 ) -> NDArray[np.intp]:
-    """Return the standing rows against which more speaks than imitators of them could.
+    """Return the stored rows with more evidence against them than imitators could create.
 
-    ``guilty`` is what is held, by entry number; of ``unusual`` entries, which were so before the
-    held ones came, it is enough that they lie in one group.
+    ``guilty`` marks held entries, by number. For ``unusual`` entries, which were so before the held
+    ones came, membership in one group is enough.
     """
     why = judgement.why[rows]
     accused = np.zeros(len(rows), dtype=np.bool_)
@@ -292,7 +290,7 @@ def accused(
                 bond = own_bond(overlay.vectors(np.array([own, *others])))
                 accused[mine[place]] = bond > OWN_BOND
     for place in np.flatnonzero(why > CROWD_AT).tolist():
-        # Somebody's words came first: of copies, the oldest is the one that was copied.
+        # The oldest of several copies is the original.
         lists = overlay.lists.take(rows[place : place + 1])
         copies = lists.slots[copies_in(overlay, lists, COPIES[WHYS[why[place]][0]])]
         accused[place] = (copies < overlay.numbers[rows[place]]).any()

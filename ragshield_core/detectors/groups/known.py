@@ -1,4 +1,4 @@
-"""State of a group detector: the graph, notes on its entries, and what is usual in it."""
+"""State of a group detector: the graph, notes on its entries, and its usual evidence."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from ragshield_core.neighbors.known import KnownNeighbors, NeighborSource
 from ragshield_core.neighbors.stored import EntryIndex
 from ragshield_core.state import part_of
 
-# Share of a knowledge base that is taken as new, to see how often copies arrive together.
+# Share of a knowledge base that is treated as new, to measure how often copies arrive together.
 ARRIVING = 0.1
 TURNS = round(1 / ARRIVING)
-# Number of entries that come after it until a held entry counts half, unless a person has confirmed
-# it: long enough for a group that trickles in over months of a busy store, and an end to what was
-# held by mistake.
+# Number of later entries after which a held entry counts half, unless a person has confirmed it:
+# long enough for a group that trickles into a busy store over months, while the weight of entries
+# that were held by mistake still ends.
 HELD_HALF_LIFE = 20_000
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
 HELD = "\0held\0"
-# Held entries that are looked past at most: they lie close together, and there may be many.
+# Most held entries that a search skips: they lie close together, and there may be many.
 PAST_HELD = 32
-# As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
+# Others are judged without entries that are as suspicious as one clean entry in a hundred.
 SUSPICIOUS = 0.01
 # Scores of the reference rule are 0 and 1.
 BY_CLIQUE = 0.5
-# The source of a slot of which none was noted.
+# The source of a slot without a noted source.
 NO_SOURCE = -1
-# What is noted of each entry: its score, rounded up; whether it was fitted, or a person has judged
-# it good, so that it is never condemned afterwards; how many entries had come when it was held,
-# infinite if a person has confirmed it, NaN if it is not held; whether the usual was measured by it
-# last; its source; and how tight its groups are, by channel.
+# Notes on each entry: its score, rounded up; whether it was fitted, or judged good by a person, so
+# that it is never condemned afterwards; the number of entries that had come when it was held,
+# infinite if a person has confirmed it, NaN if it is not held; whether it was part of the last
+# measurement; its source; and the tightness of its groups, by channel.
 NOTES: dict[str, Any] = {
     "score": np.float32(0.0),
     "trusted": np.False_,
@@ -59,7 +59,7 @@ NOTES: dict[str, Any] = {
 
 
 class Rule(NamedTuple):
-    """How a group detector judges, see :class:`.detector.CliqueDetector`; its name for messages."""
+    """Rule of a group detector, see :class:`.detector.CliqueDetector`, and its name in messages."""
 
     name: Literal["groups", "cleanbase"]
     alpha: float
@@ -68,10 +68,10 @@ class Rule(NamedTuple):
 
 
 def audit_threshold(fpr: float) -> float:
-    """Return the surprisal that one entry in ``1 / fpr`` reaches: an estimate, no guarantee.
+    """Return an estimate of the surprisal that one entry in ``1 / fpr`` reaches, not a guarantee.
 
-    It assumes that tails are exponential, and counts the kinds of evidence, each of which may be
-    the most surprising, by their share of the budget.
+    It assumes exponential tails, and adds up the kinds of evidence, each of which may be the most
+    surprising, by their share of the budget.
     """
     # Groups by channel, crowds, both kinds of copies.
     discounts = (*DISCOUNTS.values(), CROWD_DISCOUNT, 0.0, 0.0)
@@ -81,45 +81,45 @@ def audit_threshold(fpr: float) -> float:
 class Known:
     """The state of a group detector.
 
-    ``rule`` says how the detector judges; ``graph`` has entries and their neighbours, with
-    :data:`NOTES` beside; ``usual`` is None before it is measured, and for the reference rule.
+    ``rule`` is the detector's rule; ``graph`` has entries and their neighbours, with :data:`NOTES`
+    as columns; ``usual`` is None before it is measured, and for the reference rule.
     """
 
     def __init__(self, rule: Rule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
         self.rule, self.graph, self.usual = rule, graph, usual
         self.notes = graph.columns
-        # Slots of fitted entries that are suspicious for having come together. If there was any,
-        # what is usual is measured as if entries had come in a random order.
+        # Slots of fitted entries that are suspicious because they came together. If there were any,
+        # the usual evidence is measured as if entries had come in a random order.
         self.came_together = np.empty(0, dtype=np.int32)
         self.shuffled = False
-        # By id, the keys of held entries in the graph; entries learned and held since the fit.
+        # By id, the keys of held entries in the graph; number of entries learned or held since fit.
         self.keys: dict[str, list[str]] = {}
         self.n_come = 0
-        # Codes of sources by name, those that somebody vouches for, and the words of these.
+        # Codes of sources by name, codes of vouched-for sources, and the words of these.
         self.sources: dict[str | None, int] = {}
         self.vouched: set[int] = set()
         self.vocabulary = Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
-        self.ready = False  # whether what is usual has been measured
-        # Of the reference rule, and whether a similarity can exceed it.
+        self.ready = False  # whether the usual evidence has been measured
+        # Threshold of the reference rule, and whether a similarity can exceed it.
         self.edge_threshold = (1.0, True)
-        # Of words in the knowledge base; None where it is small.
+        # Shares of words in the knowledge base; None if it is small.
         self.shares: WordShares | None = None
-        # Whether lineages of more than one entry are usual; what resemblance within one is worth.
+        # Whether documents of several entries are usual; weight of resemblance within a document.
         self.families = True
         self.kin: Kin | None = None
-        # How near to each other the standing entries are with which others are compared, and the
-        # vectors of these, while the graph stays as it is.
+        # Nearness of stored entries to each other; the version of the graph, and the slots and
+        # vectors of the stored entries that others are compared with.
         self.usual_nearness = np.empty(0, dtype=np.float32)
         self.compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
 
     @property
     def by_groups(self) -> bool:
-        """Whether the default rule is in force."""
+        """Whether the detector uses the default rule."""
         return self.rule.name == "groups"
 
     @property
     def suspicious(self) -> float:
-        """The score above which an entry is suspicious enough for others to be judged apart."""
+        """The score above which an entry is suspicious, so that others are judged without it."""
         return audit_threshold(SUSPICIOUS) if self.by_groups else BY_CLIQUE
 
     # Held entries
@@ -140,32 +140,32 @@ class Known:
         return np.asarray(~np.isnan(self.notes["held_at"][slots]))
 
     def watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
-        """Return the rows of an overlay that can be recalled: known, neither trusted nor held."""
+        """Return the rows of an overlay that can be recalled: stored, neither trusted nor held."""
         standing = np.arange(len(overlay.batch), len(overlay.numbers))
         slots = overlay.numbers[standing]
         return standing[~self.notes["trusted"][slots] & ~self.is_held(slots)]
 
     def held(self, overlay: Overlay, channel: Channel) -> Held:
-        """Return what counts against members of its group only.
+        """Return the entries that count only against members of their group.
 
-        Entries that are suspicious for having come together count as held: others are not
-        suspicious for lying beside them.
+        Entries that are suspicious because they came together count as held: others are not
+        suspicious for being beside them.
         """
         held_at = self.notes["held_at"]
         weights = np.zeros(len(held_at), dtype=np.float32)
         weights[self.came_together] = 1.0
         waiting = self.is_held()
-        # Of those that no person has confirmed, less and less.
+        # The weight of unconfirmed entries decays.
         age = self.n_come - held_at[waiting]
         weights[waiting] = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
         return Held.of(overlay, weights, self.notes[channel], waiting)
 
-    # Who is new to whom
+    # Newcomers
 
     def recent(self, n_new: int) -> NDArray[np.bool_]:
-        """Return, by entry number, which came lately: of the latest tenth those that are watched.
+        """Return, by entry number, which are recent: the watched ones of the latest tenth.
 
-        Held entries are always recent: they explain nothing that comes later.
+        Held entries are always recent: they explain no later entries.
         """
         gone, trusted = self.notes["gone"], self.notes["trusted"]
         younger = np.cumsum(~gone[::-1])[::-1]  # itself included
@@ -173,21 +173,21 @@ class Known:
         return np.concatenate([recent, np.ones(n_new, dtype=np.bool_)])
 
     def turns(self, turns: int) -> NDArray[np.int64]:
-        """Return in which part of the graph each entry is, by slot, in their own order.
+        """Return the part of the graph to which each entry belongs, by slot, in order of arrival.
 
-        In a random order, where some fitted entries are suspicious for their own.
+        The order is random if some fitted entries are suspicious because of their own order.
         """
-        if self.shuffled:  # the same for the same slot, however many there are
+        if self.shuffled:  # the value of a slot does not depend on the number of slots
             random = np.random.default_rng(0).random(self.graph.n_slots)
             return (random * turns).astype(np.int64)
         there = np.cumsum(~self.notes["gone"]) - 1
         return np.asarray(there * turns // max(1, len(self.graph)))
 
     def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
-        """Return who came together; ``None`` where words were not counted.
+        """Return the entries that came together; ``None`` if words were not counted.
 
-        No more at once than was taken as new when the usual was measured: else a large batch would
-        be suspicious for being one.
+        A large batch is split into parts as large as those of the measurement: otherwise its size
+        would be suspicious.
         """
         if self.shares is None:  # there were too few entries
             return None
@@ -202,13 +202,13 @@ class Known:
         return Newcomers(overlay, self.shares, arrived)
 
     def newcomers_by_turn(self, overlay: Overlay) -> Newcomers | None:
-        """Return the same as it was measured: as if each part of the graph had come together."""
+        """Return the same as in the measurement: as if each part of the graph had come together."""
         if self.shares is None:
             return None
         return Newcomers(overlay, self.shares, self.turns(TURNS))
 
     def lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
-        """Return :func:`.usual.lineages_of` entries, each part of the graph come last in turn."""
+        """Return :func:`.usual.lineages_of` entries; each part of the graph in turn comes last."""
         turn = self.turns(turns)
         lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
         for number in range(turns):
@@ -253,7 +253,7 @@ class Known:
     def note_sources(
         self, slots: NDArray[np.int64], sources: Sequence[str | None], *, vouch: bool = False
     ) -> None:
-        """Note the sources of slots; ``vouch`` where the knowledge base is judged by them."""
+        """Note the sources of slots; ``vouch`` marks these sources as vouched for."""
         codes, new = codes_of(sources, self.sources)
         self.sources |= new
         self.notes["source"][slots] = codes
@@ -261,13 +261,13 @@ class Known:
             self.vouched.update(codes.tolist())
 
     def joining(self, codes: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return which codes are of sources that nobody vouches for, shape as ``codes``."""
+        """Return which codes belong to sources that are not vouched for, shape as ``codes``."""
         return ~np.isin(codes, list(self.vouched))
 
     # State
 
     def compact(self) -> None:
-        """Renumber the entries of the graph, now that many have left."""
+        """Renumber the entries of the graph, after many have left."""
         before = self.graph.compact()
         self.came_together = np.flatnonzero(np.isin(before, self.came_together)).astype(np.int32)
 
@@ -299,7 +299,7 @@ class Known:
     def restored(
         cls, rule: Rule, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Known:
-        """Return what :meth:`state` described."""
+        """Return the state that :meth:`state` described."""
         graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."), **NOTES)
         known = cls(rule, graph)
         known.keys = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
@@ -322,11 +322,11 @@ class Known:
 
 
 class GraphNeighbors(NeighborSource):
-    """The neighbours of a graph, lent to other detectors; ``known`` returns what is known now.
+    """The neighbours of a graph, lent to other detectors; ``known`` returns the present state.
 
-    One search serves the owner of the graph, which learns and forgets, and whoever asks for the
-    neighbours of the same batch. Where more than :data:`PAST_HELD` held entries lie around an
-    entry, fewer neighbours than asked for may be found.
+    One search serves the owner of the graph, which learns and forgets, and all detectors that need
+    the neighbours of the same batch. If more than :data:`PAST_HELD` held entries are around an
+    entry, fewer neighbours than requested may be found.
     """
 
     def __init__(self, known: Callable[[], Known]) -> None:
@@ -334,7 +334,7 @@ class GraphNeighbors(NeighborSource):
         super().__init__()
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
-        """Return the k nearest other known entries of known ones, as the graph has listed them."""
+        """Return the k nearest other known entries of known ones, from the lists of the graph."""
         graph = self._known().graph
         if k > graph.k or not len(ids):
             return super().standing_neighbors(ids, k)

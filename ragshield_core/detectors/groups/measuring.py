@@ -1,4 +1,4 @@
-"""Measure what is usual in a knowledge base."""
+"""Measurement of the usual evidence in a knowledge base."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from ragshield_core.model.p_values import rounded_up
 
 logger = logging.getLogger("ragshield")
 
-# Fewer entries say too little about which words are usual around a topic.
+# Fewer entries do not show which words are usual around a topic.
 MIN_WORDED = 2_000
 # Entries whose words are counted at once: a hundred bytes for each of their words.
 COUNTED = 2**16
-# Up to this number of entries, what is usual is told each of them by the others only, and all are
-# looked at in a random order as well; of more, so many.
+# Up to this number of entries, each is scored by distributions of the others only, and all are also
+# scored in a random order; of more entries, a sample of this size.
 CROSS_FITTED = 20_000
-# What one clean entry in twenty reaches is usual in any order.
+# A score that one clean entry in twenty reaches is usual in any order.
 UNSUSPICIOUS = 0.05
 
 
@@ -55,7 +55,7 @@ def measure(
     *,
     audit: bool = False,
 ) -> Judgement:
-    """Learn what is usual among some entries of the graph, and score them by that."""
+    """Learn the usual evidence of some entries of the graph, and score them by it."""
     graph = known.graph
     if graph.unrelated is None:  # it has grown from nothing
         graph.unrelated = unrelated_distance(graph.index.vectors(slots[:CROSS_FITTED]))
@@ -66,7 +66,7 @@ def measure(
     if known.by_groups:
         evidence = _gathered(known, overlay, again=again, audit=audit)
         known.usual_nearness = nearness_of_standing(overlay.lists)
-        # The words of the sources that somebody vouches for; none in an audit.
+        # The words of vouched-for sources; none in an audit.
         vouched = graph.present[~known.joining(known.notes["source"][graph.present])]
         if len(vouched) > MOST_STANDING:
             vouched = np.random.default_rng(0).choice(vouched, MOST_STANDING, replace=False)
@@ -92,12 +92,12 @@ def _gathered(
 ) -> dict[Channel, GroupEvidence]:
     """Return the evidence about entries by channel; ``again`` if it was gathered before."""
     graph, families = known.graph, known.families
-    # A smaller sample of the same knowledge base does not make them unusual.
+    # Families stay usual if a later sample of the same knowledge base is smaller.
     known.families = (again and families) or bool(overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES)
     if again and families != known.families:  # all edges change sides
         _measure_edges(known, CHANNELS)
     newcomers = known.shares = None
-    # An audit cannot tell new from old.
+    # An audit does not know which entries are new.
     if len(graph) >= MIN_WORDED and not audit:
         there = graph.present
         parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
@@ -124,15 +124,15 @@ def _by_groups(
     *,
     audit: bool,
 ) -> Judgement:
-    """Take the distributions of evidence, and score entries by them."""
+    """Learn the distributions of evidence, and score entries by them."""
     n = len(overlay.numbers)
-    # An audit cannot tell new from old: there, copies are held against all copies.
+    # An audit does not know which entries are new: it compares copies with all copies.
     lineages = known.lineages_by_turn(overlay, 1 if audit else TURNS)
     tied = tied_to_groups(evidence, np.s_[:], lineages)
     known.usual = Usual.of(tied, robust=audit)
     scored = known.usual.columns(tied)
     if not audit and n <= CROSS_FITTED:
-        # What is rare must not be judged by a tail that it has drawn out itself.
+        # A rare entry must not be judged by a tail that it has extended itself.
         fold = np.random.default_rng(0).permutation(n) % N_FOLDS
         for number in range(N_FOLDS):
             mine = fold == number
@@ -143,14 +143,14 @@ def _by_groups(
 def _without_order(
     known: Known, overlay: Overlay, found: dict[Channel, GroupEvidence]
 ) -> dict[Channel, GroupEvidence]:
-    """Look for what came together; if there is any, return evidence of a random order."""
+    """Look for entries that came together; if there are any, return evidence in a random order."""
     n = len(overlay.numbers)
     rows = np.arange(n)
     if n > CROSS_FITTED:
         rows = np.sort(np.random.default_rng(0).choice(n, CROSS_FITTED, replace=False))
     some = known.graph.part(overlay.numbers[rows])
     ordered = tied_to_groups(found, rows, known.lineages_by_turn(overlay, TURNS))
-    known.shuffled = True  # for now
+    known.shuffled = True  # for this comparison
     tight = {channel: found[channel].raw.tight[rows] for channel in CHANNELS}
     evidence = known.evidence(some, known.newcomers_by_turn(some), tightness=tight)
     shuffled = tied_to_groups(evidence, np.s_[:], known.lineages_by_turn(some, TURNS))
@@ -171,7 +171,7 @@ def _without_order(
         "(scan) says why; take out what is poisoned, and fit or adopt anew",
         *(known.rule.detector, len(known.came_together), n),
     )
-    # What lies beside these groups no longer leans on them.
+    # Entries beside these groups no longer gain evidence from them.
     evidence = known.evidence(overlay, known.newcomers_by_turn(overlay), before=found)
     for channel in CHANNELS:
         known.notes[channel][overlay.numbers] = evidence[channel].raw.tight
@@ -184,7 +184,7 @@ def _with_groups(
     evidence: Mapping[Channel, GroupEvidence],
     suspected: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return which rows are suspected, or as near to two of these as their own groups are."""
+    """Return the suspected rows, and rows as near to two of these as their own groups are."""
     weights = np.zeros(known.graph.n_slots, dtype=np.float32)
     waiting = np.zeros(len(weights), dtype=np.bool_)
     while suspected.any():
@@ -202,7 +202,7 @@ def _with_groups(
 
 
 def _measure_edges(known: Known, channels: Sequence[Channel]) -> None:
-    """Gather the evidence of all entries of the graph anew."""
+    """Gather the evidence of all entries of the graph again."""
     overlay = known.graph.part(known.graph.present)
     for channel in channels:
         known.notes[channel][overlay.numbers] = 0.0

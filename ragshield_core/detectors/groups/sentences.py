@@ -1,4 +1,4 @@
-"""Say why an entry has its score: its group, and what is usual here."""
+"""Sentences that explain a score: the group of an entry, and the usual values here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUPS_OF: dict[Channel, str] = {
 
 
 def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) -> Evidence:
-    """Return the group of a row, its size and mean similarity, and what is usual."""
+    """Return the group of a row, its size and mean similarity, and the usual values."""
     graph = known.graph
     why, column = WHYS[judgement.why[row]]
 
@@ -72,7 +72,7 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     )
     figures = f"similarity {float(alike.mean()):.3f}"
     if why != "crowd":
-        assert known.usual is not None  # noqa: S101 - by which this was scored
+        assert known.usual is not None  # noqa: S101 - it gave this score
         usual = known.graph.absolute(cosine_of(known.usual.tightness[channel][column]))
         figures += f"; {known.usual.share:.0%} of groups of {size} here stay below {usual:.3f}"
         if agreed := judgement.evidence[channel].agreed(row, size):
@@ -83,7 +83,7 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
 
 
 def _agreement(overlay: Overlay, row: int, agreed: Agreed) -> str:
-    """Return the words on which an entry and its new neighbours agree, where texts are at hand."""
+    """Return the words on which an entry and its new neighbours agree, if texts are available."""
     start = overlay.graph.n_slots
     mine = [n - start for n in (overlay.numbers[row], *agreed.numbers) if n >= start]
     spelled = spelling(overlay.batch.texts[mine[0]]) if mine else {}

@@ -1,4 +1,4 @@
-"""What evidence is usual in a knowledge base, and how surprising an entry's is by that."""
+"""Distributions of the evidence in a knowledge base, and the surprisal of an entry's evidence."""
 
 from __future__ import annotations
 
@@ -21,78 +21,78 @@ from ragshield_core.detectors.groups.evidence import (
 from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Overlay
 from ragshield_core.state import part_of
 
-# Beyond this quantile of the reference, few values are left to count; the tail goes on
-# exponentially, as maxima of many weak similarities do.
+# Beyond this quantile of the reference, few values are left to count; the tail continues
+# exponentially, like the maximum of many weak similarities.
 TAIL = 0.98
-# Where up to a twentieth of the reference may be poisoned: points below that, and an exponential
-# through them.
+# Quantiles for a reference of which up to a twentieth may be poisoned: they lie below the poison,
+# and define an exponential tail.
 ROBUST_TAIL = (0.8, 0.93)
-# A small reference's tail is evened out with the decay from this point on, which counts like so
-# many values beyond TAIL.
+# The tail of a small reference is smoothed by the decay from this point on, which weighs as much as
+# this number of values beyond TAIL.
 STEADY_FROM, STEADY = 0.8, 20
-# Slowest decay of a tail, where the reference has none to measure. By chance, a log-likelihood
-# ratio exceeds x nats in a share of about exp(-x): agreement is not rarer than it says itself. In a
-# small sample next to nothing agrees, and by the slowest decay above a clean entry that does would
-# be the rarest thing in the world.
+# Least scale of a tail, if the reference shows none. By chance, a log-likelihood ratio exceeds x
+# nats in a share of about exp(-x), so agreement is not rarer than its own value says. A small
+# sample has hardly any agreement, and the general least scale would make a clean entry with some
+# extremely rare.
 LEAST_SCALE, LEAST_SCALE_AGREED = 0.05, 1.0
 # Points kept of a reference distribution; more change no threshold that matters.
 MAX_POINTS = 20_000
-# Of groups, this share stays below what people are told as usual.
+# Share of groups below the tightness that reviewers see as usual.
 USUAL_SHARE = 0.99
-# Fewer entries with a neighbour of their own lineage say too little about how alike these are.
+# Fewer entries with a neighbour in their document do not show the usual similarity of these.
 MIN_FAMILY_ENTRIES = 100
 
 # Evidence about n entries, tied to their groups, by name: "cross.near" and so on, shape
 # (n, len(SIZES)), by channel and part; "crowd", the nearness of the tenth nearest, and "clones" and
-# "parts", other lineages among new copies, shape (n,).
+# "parts", the number of other documents among new copies, shape (n,).
 Tied = Mapping[str, NDArray[Any]]
 
 
 class Copies(NamedTuple):
-    """What counts as a copy: how alike, and which share of the shorter text word for word."""
+    """Definition of a copy: least similarity, and least verbatim share of the shorter text."""
 
     similarity: float
     copied: float
-    # How slowly the surprisal of further lineages with the same new words may grow at the most,
-    # also in a knowledge base that holds no copies.
+    # Least scale of the surprisal of further documents with the same new words, also in a knowledge
+    # base without copies.
     scale: float
 
 
-# Near-exact copies of a new text: two further lineages are suspicious at 1 %, four well beyond.
-# Texts made of each other's sentences: three further ones are suspicious, as a pair of mirrored
-# pages is not. (Of 2,700 new pages of templated documentation 4 came with so many.)
+# Near-exact copies of a new text: two further documents are suspicious at 1 %, four well beyond.
+# Texts made of each other's sentences: three further ones are suspicious, but a pair of mirrored
+# pages is not. (Of 2,700 new pages of templated documentation, 4 came with so many.)
 COPIES = {"clones": Copies(0.9, 0.9, 0.75), "parts": Copies(COMPARE_ABOVE, 0.35, 1.25)}
-# What a score may rest on: groups of each size across and within lineages and both, crowds, copies.
+# Kinds of evidence behind a score: groups of each size by channel, crowds, copies.
 WHYS: tuple[tuple[str, int], ...] = (
     *((channel, column) for channel in CHANNELS for column in range(len(SIZES))),
     ("crowd", 0),
     *((kind, 0) for kind in COPIES),
 )
-# In WHYS:
+# Places in WHYS:
 CLONES_AT = WHYS.index(("clones", 0))
-CROWD_AT = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
-# The channel in which the group of a score is found; a crowd's is that between lineages.
+CROWD_AT = WHYS.index(("crowd", 0))  # groups come before it, copies after
+# The channel with the group of a score; for a crowd, the one across documents.
 CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])
 NO_ROWS = np.empty(0, dtype=np.intp)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 
 class Judgement(NamedTuple):
-    """Scores of the entries of an overlay, and what they rest on."""
+    """Scores of the entries of an overlay, and the evidence behind them."""
 
-    scores: NDArray[np.float64]  # (n,); -inf where nobody asked
-    why: NDArray[np.intp]  # (n,): of WHYS
+    scores: NDArray[np.float64]  # (n,); -inf for rows that were not requested
+    why: NDArray[np.intp]  # (n,): places in WHYS
     evidence: dict[Channel, GroupEvidence]
-    lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
+    lineages: dict[str, NDArray[np.int64]]  # (n,) each: other documents among new copies, by kind
     edges: NDArray[np.int64] = NO_EDGES  # (n_edges, 2): of the reference rule
-    apart: NDArray[np.intp] = NO_ROWS  # in another language, and of a small source
+    apart: NDArray[np.intp] = NO_ROWS  # rows in another language, of a small source
 
 
 class Surprisal:
-    """How rare a value is: -log of the share of values of clean entries that are as high.
+    """Rarity of a value: -log of the share of values of clean entries that are as high.
 
-    Empirical up to the 98 % point, exponential beyond it, falling at least as slowly as
-    ``least_scale``. Where some of the reference may be poisoned (``robust``), the tail is laid
+    Empirical up to the 98 % point, exponential beyond it, with a scale of at least
+    ``least_scale``. If some of the reference may be poisoned (``robust``), the tail passes
     through the :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
     """
 
@@ -109,8 +109,8 @@ class Surprisal:
             start = ordered[int(TAIL * len(ordered))]
             beyond = ordered[ordered > start]
             self.share = 1.0 - TAIL
-            # Few values lie beyond in a small reference: they are evened out with how quickly
-            # values grow rarer below.
+            # A small reference has few values in the tail: they are smoothed with the decay of the
+            # values below.
             usual = (start - np.quantile(ordered, STEADY_FROM)) / np.log(
                 (1.0 - STEADY_FROM) / (1.0 - TAIL)
             )
@@ -135,7 +135,7 @@ class Surprisal:
 
     @classmethod
     def restored(cls, array: NDArray[np.float64]) -> Surprisal:
-        """Return what :meth:`state` described."""
+        """Return the surprisal that :meth:`state` described."""
         surprisal = cls.__new__(cls)
         surprisal.tail_from, surprisal.scale, surprisal.share = array[:3].tolist()
         surprisal.points = _narrow(array[3:])
@@ -143,15 +143,15 @@ class Surprisal:
 
 
 def _narrow(points: NDArray[np.float64]) -> NDArray[Any]:
-    """Return points in float32 if that is what they were, else a copy."""
+    """Return points in float32 if this loses nothing, else a copy."""
     narrow = points.astype(np.float32)
     return narrow if (narrow == points).all() else points.copy()
 
 
 class Usual:
-    """What is usual in a knowledge base.
+    """Distributions of the usual evidence in a knowledge base.
 
-    ``surprisals`` are those of single parts of the evidence by size ("cross.near.0"), of all parts
+    ``surprisals`` has those of single parts of the evidence by size ("cross.near.0"), of all parts
     together ("cross.0"), and of crowds and copies; ``share`` of the groups stays below the usual
     ``tightness``, by channel and size.
     """
@@ -163,9 +163,9 @@ class Usual:
 
     @classmethod
     def of(cls, tied: Tied, *, robust: bool = False) -> Usual:
-        """Learn from the evidence about entries that are clean, or most of which are.
+        """Learn from the evidence about entries that are all or mostly clean.
 
-        Parts that nobody has measured are left out. Columns are asked for one after the other.
+        Parts without measurements are left out. Columns are read one after the other.
         """
         usual = cls({}, ROBUST_TAIL[1] if robust else USUAL_SHARE, {})
         for channel in CHANNELS:
@@ -196,7 +196,7 @@ class Usual:
         return total
 
     def columns(self, tied: Tied) -> NDArray[np.float64]:
-        """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
+        """Return the surprisal of each kind of evidence, shape (n, len(WHYS))."""
         found = [
             self.surprisals[f"{channel}.{c}"](self._weighted(tied, channel, c)) - DISCOUNTS[channel]
             for channel in CHANNELS
@@ -216,7 +216,7 @@ class Usual:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Usual:
-        """Return what :meth:`state` described."""
+        """Return the distributions that :meth:`state` described."""
         surprisals = part_of(arrays, "usual.")
         return cls(
             {key: Surprisal.restored(surprisals[key]) for key in surprisals},
@@ -255,7 +255,7 @@ def copies_in(overlay: Overlay, lists: Lists, definition: Copies) -> NDArray[np.
 def new_copies(
     overlay: Overlay, recent: NDArray[np.bool_], definition: Copies
 ) -> NDArray[np.int64]:
-    """Count the other lineages among recent copies; 0 where an older one stands."""
+    """Count the other documents among recent copies; 0 if there is an older copy."""
     lists, n = overlay.lists, len(overlay.numbers)
     clone = copies_in(overlay, lists, definition)
     clone &= recent[overlay.numbers][:, None]
@@ -264,7 +264,7 @@ def new_copies(
     mine = overlay.lineage_of(overlay.numbers[row])
     theirs = overlay.lineage_of(other)
     stranger = (mine != theirs) | (mine == NO_LINEAGE)
-    # Entries without a lineage are strangers to each other: each counts as one of its own.
+    # Each entry without a document id counts as a document of its own.
     name = np.where(theirs == NO_LINEAGE, -2 - other, theirs)
     counted = stranger & recent[other]
     pairs = np.unique(np.stack([row[counted], name[counted]], axis=1), axis=0)
@@ -274,5 +274,5 @@ def new_copies(
 
 
 def lineages_of(overlay: Overlay, recent: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
-    """Return, by kind, how many other lineages there are among recent copies of each entry."""
+    """Return, by kind, the number of other documents among recent copies of each entry."""
     return {kind: new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}

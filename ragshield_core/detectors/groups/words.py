@@ -11,34 +11,34 @@ from numpy.typing import NDArray
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.text.copies import containment
 
-# Entries that are worked on at once, to bound the memory that is needed beside.
+# Entries that are processed at once, to bound the working memory.
 ENTRIES_AT_ONCE = 2**14
-# A blank page, a heading or a bullet says nothing: that two texts of which one has fewer distinct
-# words than this are alike is explained, and makes no copies of them. A share beyond 1 stands for
-# it.
+# A blank page, a heading or a bullet has no content: a text with fewer distinct words than this is
+# neither suspicious nor a copy for being similar to another. A copied share beyond 1 marks such
+# pairs.
 FEWEST_WORDS, NO_CONTENT = 6, 1.05
-# Shares of copied words are rounded down to whole numbers of steps, of which one has so many: off
-# by 4e-3 at the most. 0.35, 0.5 and 0.9 are thresholds; a product in float32 may fall so far short.
+# Steps per unit to which copied shares are rounded down, with an error up to 4e-3, and tolerance in
+# steps for float32 products. 0.35, 0.5 and 0.9 are thresholds.
 SHARE_STEPS, SLACK = 240, 1e-3
-# Fewer known words than one entry in a hundred of the knowledge base has: another language. Entries
-# that are looked at to tell how many that are.
+# Quantile of the known words of the knowledge base's entries below which a text is in another
+# language, and number of entries that are sampled for it.
 HARDLY_ANY, LOOKED_AT = 0.01, 400
-# Words of texts that are compared with each other at once: in 60 MB.
+# Words of texts that are compared with each other at once: 60 MB.
 WORDS_AT_ONCE = 2**20
 
 
 class EntryWords:
-    """Hashes of words, by slot of the entry: exactly those that were given, in their order."""
+    """Hashes of words, by slot of the entry: exactly the given ones, in their order."""
 
     def __init__(self) -> None:
         self._words = Columns(word=np.uint32(0))
-        self._ends = Columns(end=np.int64(0))  # of each entry in them
+        self._ends = Columns(end=np.int64(0))  # end of each entry's words
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def append(self, entries: Sequence[NDArray[np.uint32]]) -> None:
-        """Add the words of entries, which have the next slots."""
+        """Add the words of entries, which get the next slots."""
         lengths = np.fromiter(map(len, entries), np.int64, len(entries))
         have, n = len(self._words), len(self._ends)
         self._ends.grow(n + len(entries))
@@ -54,12 +54,12 @@ class EntryWords:
         return [words[start:end] for start, end in borders]
 
     def wipe(self, slots: NDArray[np.int64]) -> None:
-        """Leave nothing of the words of entries but how many there were."""
+        """Erase the words of entries, but not their number."""
         for words in self.take(slots):
             words[:] = 0
 
     def keep(self, slots: NDArray[np.int64]) -> None:
-        """Keep the words of these entries, which have the slots from 0 on, and of no others."""
+        """Keep only the words of these entries, which get the slots from 0 on."""
         kept = EntryWords()
         kept.append(self.take(slots))
         self._words, self._ends = kept._words, kept._ends
@@ -70,7 +70,7 @@ class EntryWords:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`state` described; takes copies.
+        """Return the words that :meth:`state` described; the arrays are copied.
 
         Raises
         ------
@@ -90,14 +90,14 @@ class EntryWords:
 
 
 class Words:
-    """Words by number: of the graph's entries, and behind them of new ones; neither is copied."""
+    """Words by number, of the graph's entries and then of new ones, without copies."""
 
     def __init__(self, standing: EntryWords, new: Sequence[NDArray[np.uint32]] = ()) -> None:
         self._standing, self._new = standing, new
         self._start = len(standing)
 
     def take(self, numbers: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
-        """Return the words of entries; none where the number is -1."""
+        """Return the words of entries; none for a number of -1."""
         found = [np.empty(0, dtype=np.uint32)] * len(numbers)
         standing = np.flatnonzero((numbers >= 0) & (numbers < self._start))
         for row, words in zip(
@@ -109,9 +109,9 @@ class Words:
         return found
 
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return how much of the shorter text of each pair is in the other, rounded.
+        """Return the share of each pair's shorter text that is in the other, rounded.
 
-        :data:`NO_CONTENT` where it has next to no words.
+        :data:`NO_CONTENT` if a text of the pair has hardly any words.
         """
         n = self._start + len(self._new)
         low, high = np.minimum(first, second), np.maximum(first, second)
@@ -121,7 +121,7 @@ class Words:
         return np.asarray(shares, dtype=np.float32)[inverse]
 
     def _copied(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the same for pairs of numbers, shape (2, n), of not too many words at once."""
+        """Return the unrounded shares for pairs of numbers, shape (2, n), in bounded memory."""
         named, places = np.unique(pairs, return_inverse=True)
         places, words = places.reshape(pairs.shape), self.take(named)
         n = pairs.shape[1]
@@ -135,10 +135,10 @@ class Words:
 
 
 class Vocabulary:
-    """The words of sources that somebody vouches for, to tell texts of other languages.
+    """The words of vouched-for sources, to recognise texts in other languages.
 
-    ``words`` are hashes, ascending; ``least_known`` is the share of its words that nearly every
-    entry of the knowledge base shares with others.
+    ``words`` are hashes, ascending; ``least_known`` is the share of words that nearly every entry
+    of the knowledge base has in common with others.
     """
 
     def __init__(self, words: NDArray[np.uint32], least_known: float) -> None:
@@ -146,7 +146,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, entries: Sequence[NDArray[np.uint32]]) -> Vocabulary:
-        """Take the words of entries, and how many of its words an entry shares with others."""
+        """Collect the words of entries, and measure the share that an entry has in common."""
         distinct = [np.unique(words) for words in entries]
         joined = np.concatenate([np.empty(0, dtype=np.uint32), *distinct])
         words, counts = np.unique(joined, return_counts=True)
@@ -156,14 +156,14 @@ class Vocabulary:
         return cls(words, float(np.quantile(known, HARDLY_ANY)) if known else 0.0)
 
     def known(self, words: NDArray[np.uint32]) -> float:
-        """Return the share of words that are known, [0, 1]; 1 of none."""
+        """Return the share of known words, [0, 1]; 1 if there are no words."""
         if not len(words) or not len(self.words):
             return 1.0
         place = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
         return float(np.mean(self.words[place] == words))
 
     def foreign(self, entries: Sequence[NDArray[np.uint32]]) -> NDArray[np.bool_]:
-        """Return which texts are in a language that the knowledge base does not hold."""
+        """Return which texts are in a language that the knowledge base lacks."""
         return np.array([self.known(words) < self.least_known for words in entries], dtype=np.bool_)
 
     def state(self) -> dict[str, NDArray[Any]]:
