@@ -277,7 +277,7 @@ class GroupDetector(Overlooks, DoubtsSample, Detector):
         """Let held entries count in full: a person has judged them poisoned."""
 
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Watch suspicious fitted entries, for which nobody has vouched.
+        """Watch suspicious fitted entries that nobody has vouched for.
 
         Returns
         -------

@@ -88,7 +88,7 @@ class Traits:
 class Evidence:
     """Explanation of one score."""
 
-    sentence: str  # holds the number that convinced
+    sentence: str  # with the number that convinced
     related_ids: tuple[str, ...] = ()
     span: tuple[int, int] | None = None
 

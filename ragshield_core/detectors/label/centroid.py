@@ -164,7 +164,7 @@ class LabelCentroidDetector(Detector):
         return {"labels": list(self._codes)}, {"sums": self._sums, "counts": self._counts}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over labels, sums and counts."""
+        """Restore labels, sums and counts."""
         self.reset()
         self._codes = {label: code for code, label in enumerate(values["labels"])}
         self._sums = np.asarray(arrays["sums"], dtype=np.float64)

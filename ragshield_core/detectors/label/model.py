@@ -105,11 +105,12 @@ class LabelModelDetector(KnowsLabels):
     kernel to landmarks (Nyström's method [2]_), whose width is the mean distance of two entries,
     so it is not linear. The evidence is combined by stacking [3]_.
 
-    The regression is learned again once more entries than 50, and than a tenth of those known at
-    the last time, were learned or forgotten since. Once the knowledge base has doubled,
-    everything is learned again. A label that is new to the model is reported as not judged until
-    then. Learning from 15,000 entries of 384 dimensions takes about 3 seconds on one core for two
-    labels, and 20 for 77. The state has weights, landmarks and the index, unless it is borrowed.
+    The regression is learned again once the number of entries learned and forgotten since the last
+    time exceeds 50 and a tenth of the entries known then. Once the knowledge base has doubled,
+    everything is learned again. A label that is new to the model is reported as not judged until it
+    is learned again. Learning from 15,000 entries of 384 dimensions takes about 3 seconds on one
+    core for two labels, and 20 for 77. The state has weights, landmarks and, unless it is borrowed,
+    the index.
 
     References
     ----------

@@ -143,7 +143,7 @@ class LabelNeighborDetector(KnowsLabels):
         return self._scores(batch, self._asked(batch, self.k))[0]
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return the score of each fitted entry by its neighbours, of which it is not one."""
+        """Return the score of each fitted entry by its neighbours, which exclude the entry."""
         scores = np.full(len(fitted), np.nan)
         skipped = unjudged_labels(self._known, fitted, self.min_entries + 1)  # itself is left out
         rows = np.array([row for row in range(len(fitted)) if row not in skipped], dtype=np.intp)

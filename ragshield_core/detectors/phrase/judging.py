@@ -127,7 +127,7 @@ class Holding(NamedTuple):
     rows: NDArray[np.int64]
     which: NDArray[np.int64]
     copies: NDArray[np.int64]  # the same number for copies of one text
-    lineages: NDArray[np.int64]  # the same number for n-gram and lineage, counted from 0
+    lineages: NDArray[np.int64]  # the same number for n-gram and document, counted from 0
     close: NDArray[np.bool_]  # whether the other holders of the n-gram are close to the entry
 
     def take(self, kept: NDArray[np.bool_]) -> Holding:
