@@ -1,1 +1,1 @@
-"""Nearest entries: an index, passes over a whole corpus, and what detectors share."""
+"""Nearest entries: an index, passes over a whole corpus, and a search that detectors share."""

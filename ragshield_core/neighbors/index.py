@@ -24,15 +24,15 @@ from ragshield_core.neighbors.search import (
 )
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
 
-# A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
-# third of that, and miss some (benchmarks/results/neighbor_index.md).
+# Two cores compare a batch of 1,000 with this many entries in a tenth of a second; lists take about
+# a third of that, and miss some neighbours (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
-# FAISS splits queries into blocks of 4,096 itself, so that smaller calls would only lose speed.
+# FAISS itself splits queries into blocks of 4,096; smaller calls would only be slower.
 QUERY_ROWS = 4_096
 
 
 class FixedVectors:
-    """Vectors that stay as they are: what an audit needs of an index, without a copy of them.
+    """Vectors that never change: the part of an index that an audit needs, without a copy.
 
     Shape (n, dim), float32, rows of unit length, with an id each; slots are row numbers.
     """
@@ -61,18 +61,18 @@ class NeighborIndex(Slots):
     dim
         Length of a vector.
     exact_up_to
-        Number of entries up to which every search compares with every entry. Above, they are sorted
-        into lists (by the :meth:`add` that crosses the line, and again when they have outgrown
-        them, which takes seconds for 100,000 and about a minute for a million), and searches are
-        approximate; below half of it they are put together again. ``None`` for the default.
+        Number of entries up to which every search compares with every entry. Above it, entries are
+        sorted into lists and searches are approximate. The :meth:`add` that crosses the line makes
+        the lists, a later one renews them once outgrown; this takes seconds for 100,000 entries and
+        about a minute for a million. Below half of it, lists are dropped. ``None``: the default.
 
     Notes
     -----
-    Vectors are kept once, in float32. Lists decide only which entries a query is compared with:
-    similarities are always those of the float32 vectors, and clones, which share a list, are all
-    compared. Queries for which lists hold too few entries are answered exactly.
+    Vectors are kept once, in float32. Lists only select the entries to compare with a query:
+    similarities are always those of the float32 vectors, and all clones are compared, as they share
+    a list. A query is answered exactly if its lists hold too few entries.
 
-    Searches may run beside each other, but not beside :meth:`add` or :meth:`remove`.
+    Searches may run in parallel, but not in parallel with :meth:`add` or :meth:`remove`.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class NeighborIndex(Slots):
     (['b', 'a'], [[0.800000011920929, 0.6000000238418579]])
     """
 
-    # As of an index that leaves its vectors in a store, see :class:`.stored.StoredIndex`.
+    # Counterparts of the attributes of :class:`.stored.StoredIndex`, whose vectors are in a store.
     store: None = None
     connected = True
 
@@ -108,11 +108,11 @@ class NeighborIndex(Slots):
 
     @property
     def n_local(self) -> int:
-        """How many vectors are kept here."""
+        """Number of vectors kept in this index."""
         return len(self)
 
     def let_go(self) -> int:
-        """Drop the vectors that a store has by now; return how many."""
+        """Drop the vectors that a store has by now; return their number."""
         return 0
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -121,8 +121,8 @@ class NeighborIndex(Slots):
         Raises
         ------
         InvalidBatchError
-            A :class:`ValueError` that names the id that is present or repeated, or the row that is
-            not a unit vector of this dimension; nothing was added then.
+            A :class:`ValueError` that names a present or repeated id, or a row that is not a unit
+            vector of this dimension; nothing was added then.
         """
         if len(embeddings) != len(ids):
             msg = f"embeddings has {len(embeddings)} rows for {len(ids)} ids, expected one per id."
@@ -143,9 +143,9 @@ class NeighborIndex(Slots):
         return slots
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps and in the order in which they came.
+        """Renumber the entries without gaps, in the order of their arrival.
 
-        Return the slots that they had, by the new ones: of an array by slot, callers keep these.
+        Return the old slots, ordered by new slot: callers keep these rows of their arrays by slot.
         """
         before = self.renumber()
         if self.lists is not None:
@@ -153,7 +153,7 @@ class NeighborIndex(Slots):
         return before
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return copies of the unit vectors of slots, shape (n, dim); refuse those of no entry."""
+        """Return copies of the unit vectors of slots, shape (n, dim); refuse an empty slot."""
         chosen = np.asarray(slots, dtype=np.int64)
         there = (chosen >= 0) & (chosen < self.capacity)
         rows: NDArray[np.float32] = self.columns["vector"][chosen[there]]
@@ -193,7 +193,7 @@ class NeighborIndex(Slots):
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the index whose :meth:`state` this is; :class:`ValueError` if it does not fit."""
+        """Return the index with this :meth:`state`; :class:`ValueError` if it does not fit."""
         index = cls(whole(values["dim"]), exact_up_to=whole(values["exact_up_to"]))
         slots, vectors = arrays["slots"], arrays["vectors"]
         index.take_over(unpacked(arrays), slots, values["capacity"])
@@ -207,12 +207,12 @@ class NeighborIndex(Slots):
         return index
 
     def _sort_if_needed(self) -> None:
-        """Make lists, or make them anew, or put all entries together, where their number asks."""
+        """Make, renew or drop the lists if the number of entries requires it."""
         n = len(self)
         if self.lists is None:
             wanted = n > self.exact_up_to
         elif 2 * n <= self.exact_up_to or not n:
-            # Half, not all of it, so that a size that swings around the line does not sort again.
+            # Half of it, so that a size that swings around the line does not sort again and again.
             self.lists, wanted = None, False
         else:
             wanted = self.lists.outgrown or n < SHRUNK * self._n_sorted
@@ -232,11 +232,11 @@ def all_neighbors(embeddings: NDArray[np.float32], k: int) -> Neighbors:
 def neighbors_in_turn(
     embeddings: NDArray[np.float32], k: int, lists: InvertedLists | None = None
 ) -> Iterator[Neighbors]:
-    """Yield the nearest other rows of some thousand unit rows after the other.
+    """Yield the nearest other rows of unit rows, for some thousand rows at a time.
 
-    Of few rows exactly, of more by lists, which may have some of the rows already, by their
-    numbers. A row is left out of its own neighbours by its number, not as the best hit: among exact
-    duplicates the best hit may be any of them.
+    Few rows are searched exactly, more through lists; given ``lists`` hold row numbers. A row is
+    excluded from its own neighbours by its number, not as the best hit: among exact duplicates the
+    best hit may be any of them.
 
     Raises
     ------
@@ -251,8 +251,8 @@ def neighbors_in_turn(
         part = rows[start : start + QUERY_ROWS]
         found = exact(part, rows, k + 1) if lists is None else lists.search(part, k + 1, rows)
         itself = found.slots == np.arange(start, start + len(part))[:, None]
-        # Where more than k others are as near as the row itself, it may be missing from the list;
-        # then the last one is too many.
+        # If more than k others are as near as the row itself, it may be missing from the list;
+        # then the last neighbour is surplus.
         surplus = np.where(itself.any(axis=1), itself.argmax(axis=1), k)
         kept = np.arange(k + 1) != surplus[:, None]
         yield Neighbors(*(column[kept].reshape(-1, k) for column in found))

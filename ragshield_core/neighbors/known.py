@@ -1,4 +1,4 @@
-"""The nearest known entries of a batch: one search, shared by every detector that asks."""
+"""Nearest known entries of a batch: one search that all detectors share."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.neighbors.stored import EntryIndex
 from ragshield_core.state import part_of
 
-# The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; a few more
-# than wanted let the ranking by float64 products decide who is the last of the k.
+# The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; with a few
+# extra neighbours, the ranking by float64 products decides the last of the k.
 SPARE = 4
-# Rows at once for which vectors of neighbours are held: 60 MB of 384 dimensions.
+# Rows whose neighbours' vectors are in memory at once: 60 MB of 384 dimensions.
 BLOCK_ROWS = 2_048
 
-# Entries whose neighbours are looked at to see how far away they usually are.
+# Entries in the sample that measures the usual distance of neighbours.
 SCALE_SAMPLE = 1_000
-# Texts this near are copies of each other but for a few words; nearer ones say no more.
+# Texts this near are copies of each other except a few words; a smaller distance means no more.
 LEAST_DISTANCE = 0.05
 
 
@@ -38,8 +38,8 @@ class KnownNeighbors(NamedTuple):
 class NeighborSource:
     """Knows the live entries of the knowledge base and finds the nearest of them.
 
-    Entries held in quarantine are not live. A source that lends itself to a detector learns every
-    entry before that detector does.
+    Held entries are not live. A source that a detector borrows learns every entry before that
+    detector does.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class NeighborSource:
         self._index.add(entries.ids, entries.embeddings)
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Take entries out; ids that are not known are ignored."""
+        """Remove entries; unknown ids are ignored."""
         if self._index is not None:
             self._index.remove(self._index.among(ids))
             if self._index.sparse:
@@ -80,12 +80,12 @@ class NeighborSource:
     def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
         """Return the k nearest known entries of each entry of a batch; changes nothing.
 
-        An older revision of an entry, known under the same id, is not its own neighbour. It is
-        still one of the others': a batch of new revisions must not hide what speaks against it.
+        An older revision of an entry, known under the same id, is not its own neighbour. It remains
+        a neighbour of the others: a batch of new revisions must not hide evidence against it.
         """
         if not len(batch):
             return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
-        # Each entry is near to a few of those at the most.
+        # Each entry is near to only a few overlooked entries.
         slots = self._nearest(batch, k + 1 + SPARE + min(len(self._overlooked), k))
         if self._overlooked:
             hidden = self._fitted().slots_of(list(self._overlooked))
@@ -93,7 +93,7 @@ class NeighborSource:
         return self._ranked(batch.ids, batch.embeddings, slots, k)
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
-        """Return the k nearest other known entries of known ones."""
+        """Return the k nearest other known entries of these known entries."""
         known = Batch.of(ids=ids, texts=[""] * len(ids), embeddings=self.vectors(ids))
         return self.known_neighbors(known, k)
 
@@ -108,18 +108,18 @@ class NeighborSource:
         return index.vectors(slots)
 
     def overlook(self, ids: Collection[str]) -> None:
-        """Name no neighbours among these entries from now on, until called with none."""
+        """Leave these entries out of all neighbours, until the next call."""
         self._overlooked = frozenset(ids)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything, as JSON-ready values and arrays."""
+        """Return the whole state, as JSON-ready values and arrays."""
         if self._index is None:
             return {"index": None}, {}
         values, arrays = self._index.state()
         return {"index": values}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.reset()
         if values["index"] is not None:
             self._index = NeighborIndex.restored(values["index"], arrays)
@@ -142,7 +142,7 @@ class NeighborSource:
         slots: NDArray[np.int64],
         k: int,
     ) -> KnownNeighbors:
-        """Return the k nearest of the entries in some slots, but those of the same id."""
+        """Return the k nearest of the entries in some slots, except those with the same id."""
         index = self._fitted()
         names = np.full((len(ids), k), None, dtype=np.object_)
         similarities = np.full((len(ids), k), -np.inf, dtype=np.float32)
@@ -151,7 +151,7 @@ class NeighborSource:
             part = slice(start, start + BLOCK_ROWS)
             there = (slots[part] >= 0) & (slots[part] != itself[part, None])
             exact = cosines(embeddings[part], slots[part], there, index)
-            # Among copies the id decides, so that the answer does not depend on the search's order.
+            # Copies rank by id, so that the result does not depend on the order of the search.
             found = np.full(there.shape, "", dtype=np.object_)
             found[there] = index.ids_of(slots[part][there])
             order = _best_first(found, exact)[:, :k]
@@ -163,15 +163,15 @@ class NeighborSource:
 
 
 class Borrower(ABC):
-    """Base class of a detector that can do without an index of its own."""
+    """Base class of a detector that can work without an index of its own."""
 
     @abstractmethod
     def borrow(self, source: NeighborSource | None) -> None:
-        """Use another's index from now on; None for one's own again."""
+        """Use the index of another detector from now on; None restores the own index."""
 
 
 class LabelledEntries(Labels):
-    """The known entries with their labels, beside an index of one's own or a borrowed one."""
+    """The known entries with their labels, beside an own or a borrowed index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,16 +180,16 @@ class LabelledEntries(Labels):
 
     @property
     def source(self) -> NeighborSource:
-        """Where to ask for neighbours and vectors."""
+        """The source of neighbours and vectors."""
         return self._own if self._borrowed is None else self._borrowed
 
     def borrow(self, source: NeighborSource | None) -> None:
-        """Use another's index from now on; None for one's own again.
+        """Use the index of another detector from now on; None restores the own index.
 
         Raises
         ------
         ValueError
-            If entries are known that only the index used so far has the vectors of.
+            If some known entries have their vectors only in the present index.
         """
         if len(self._own) or (source is None and len(self) and self._borrowed is not None):
             msg = (
@@ -200,7 +200,7 @@ class LabelledEntries(Labels):
         self._borrowed = source
 
     def reset(self) -> None:
-        """Forget everything, but not whose index is used."""
+        """Forget all entries, but keep a borrowed index."""
         super().__init__()
         self._own.reset()
 
@@ -212,7 +212,7 @@ class LabelledEntries(Labels):
             self._own.learn(entries)
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Take entries out; ids that are not known are ignored."""
+        """Remove entries; unknown ids are ignored."""
         self.drop(ids)
         if self._borrowed is None:
             self._own.forget(ids)
@@ -231,13 +231,13 @@ class LabelledEntries(Labels):
         return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything but a borrowed index, as JSON-ready values and arrays."""
+        """Return the state without a borrowed index, as JSON-ready values and arrays."""
         values, arrays = self._own.state()
         own = {f"own.{key}": array for key, array in arrays.items()}
         return {"labels": self.names, "own": values}, own | {"codes": self.codes} | packed(self.ids)
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         ids = unpacked(arrays)
         self.reset()
         self.take(ids, np.asarray(arrays["codes"], dtype=np.int32), values["labels"])
@@ -245,7 +245,7 @@ class LabelledEntries(Labels):
 
 
 def rows_within(part: Batch, whole: Batch) -> NDArray[np.intp] | None:
-    """Return where the entries of one batch stand in another, None unless all of them do."""
+    """Return the rows of one batch's entries in another, None unless all of them are in it."""
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
     rows = [row_of.get(entry_id, -1) for entry_id in part.ids]
     if -1 in rows or not np.array_equal(whole.embeddings[rows], part.embeddings):
@@ -261,8 +261,8 @@ def cosines(
 ) -> NDArray[np.float32]:
     """Return cosines that depend on the two vectors only, and not on the shape of a product.
 
-    Of n unit rows with the vectors in slots of an index, shape (n, k), from float64 sums; -inf
-    where ``there`` is False.
+    They compare n unit rows with the vectors in slots of an index, shape (n, k), as float64 sums;
+    -inf where ``there`` is False.
     """
     similarities = np.full(slots.shape, -np.inf, dtype=np.float32)
     rows, _ = np.nonzero(there)
@@ -274,7 +274,7 @@ def cosines(
 
 
 def _best_first(names: NDArray[np.object_], similarities: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Return the order of each row by falling similarity, then by name; shape as given."""
+    """Return the order of each row by descending similarity, then by name, in the same shape."""
     order = np.argsort(-similarities, axis=1, kind="stable")
     ranked = np.take_along_axis(similarities, order, 1)
     tied = (ranked[:, 1:] == ranked[:, :-1]) & np.isfinite(ranked[:, 1:])

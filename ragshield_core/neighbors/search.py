@@ -1,16 +1,16 @@
 """Search among rows of unit vectors: exactly, or in lists around centroids.
 
-Exactly by FAISS. Above some size by an inverted file ([1]_) with the k-means and the heaps of
+FAISS searches exactly. Above some size, an inverted file ([1]_) uses the k-means and the heaps of
 FAISS. FAISS's own index of this kind answers query by query: for 1,000 queries among 100,000 rows
-it takes two to three times as long as one matrix product for each list with all queries that ask
-for it.
+it takes two to three times as long as one matrix product per list with all the queries that look
+into it.
 
-How many lists a query looks into is not a constant: texts need many of them, clusters few. What is
-needed to find :data:`RECALL` of the nearest is measured when the lists are made, on a sample of the
-rows themselves. It is a distance, not a number of lists, and counted from the nearest centroid
-where that is far: queries and new rows of a topic for which there is no list yet are compared with
-more, up to all, until the lists are made anew. Where pages of a manual come to passages of
-Wikipedia, a fixed number of lists misses a tenth to a fifth of the former's nearest.
+The number of lists that a query looks into varies: texts need many lists, clusters few. When the
+lists are made, a sample of the rows gives the reach that finds :data:`RECALL` of the nearest rows.
+The reach is a distance, not a number of lists, and counts from the nearest centroid if that one is
+far: queries and new rows of a topic without a list are compared with more rows, up to all, until
+the lists are made anew. When pages of a manual join passages of Wikipedia, a fixed number of lists
+misses a tenth to a fifth of the nearest rows of the manual.
 
 References
 ----------
@@ -29,28 +29,28 @@ from numpy.typing import NDArray
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.threads import in_threads
 
-# Rows that came through float16 are off by about 1e-3; anything further was never normalised.
+# Rows that passed through float16 are off by about 1e-3; a larger error means no normalisation.
 UNIT_TOLERANCE = 5e-3
 # Rows of the longest matrix product with one list: 12 MB of 384 dimensions.
 CHUNK_ROWS = 8_192
-# Comparing with the centroids and with the rows of lists then cost about the same.
+# With this many, comparing with the centroids costs about as much as with the rows of lists.
 LISTS_PER_ROOT = 4
 # Shorter lists cost more to visit than to multiply.
 LEAST_ROWS = 16
-# Rounds of k-means, and rows for each list.
+# Rounds of k-means, and training rows per list.
 ROUNDS, ROWS_PER_LIST = 5, 32
-# Share of the nearest to be found, and by what it is measured: so many rows and their 16 nearest.
+# Share of the nearest rows to find, measured on this many rows and their 16 nearest.
 RECALL = 0.993
 MEASURED_ROWS, MEASURED_K = 512, 16
-# Lists that every query looks into; how near the k-th best in them is tells how far to go on.
+# Lists that every query looks into; the similarity of the k-th best in them sets the further range.
 FIRST = 8
-# Where rows lie in tight clusters, no reach is needed, until something comes that belongs to none
-# of them: it is about as near to all centroids, within a few of these deviations of a cosine, which
-# is 1 / sqrt(dim) by chance.
+# Rows in tight clusters need no reach, until a row arrives that belongs to no cluster: it is about
+# as near to all centroids, within a few of these deviations of a cosine, which is 1 / sqrt(dim) by
+# chance.
 LEAST_DEVIATIONS = 3.0
-# Queries that are answered together: a product of 32 MB with the longest piece of a list.
+# Queries in one call: a product of 32 MB with the longest piece of a list.
 QUERIES = 1_024
-# Lists are made anew once an eighth of the rows stand in lists that have more than doubled (the
+# Lists are made anew once an eighth of the rows are in lists that have more than doubled (the
 # knowledge base has grown, or a new topic has come), or three quarters of the rows were removed.
 # Copies that all go into one list count once each time they double, not with every batch.
 OUTGROWN, SHRUNK = 0.125, 0.25
@@ -63,7 +63,7 @@ class Neighbors(NamedTuple):
     similarities: NDArray[np.float32]  # cosines, up to 1e-6 above 1; -inf where the slot is -1
 
     def taken(self, columns: NDArray[np.intp]) -> Neighbors:
-        """Return the same by other columns, shape (n_queries, k)."""
+        """Return the neighbours in these columns, shape (n_queries, k)."""
         return Neighbors(
             np.take_along_axis(self.slots, columns, axis=1),
             np.take_along_axis(self.similarities, columns, axis=1),
@@ -71,10 +71,10 @@ class Neighbors(NamedTuple):
 
 
 def load_faiss() -> Any:
-    """Import FAISS where it is first needed: it takes as long as all the rest together."""
+    """Import FAISS on first use: it takes as long as all other imports together."""
     import faiss  # noqa: PLC0415 - see above
 
-    return faiss  # its stubs do not know half of what it has
+    return faiss  # its stubs lack half of its functions
 
 
 def exact(queries: NDArray[np.float32], rows: NDArray[np.float32], k: int) -> Neighbors:
@@ -91,14 +91,14 @@ def joined(parts: Sequence[Neighbors], k: int) -> Neighbors:
 
 
 def merged(parts: Sequence[Neighbors], k: int) -> Neighbors:
-    """Return the k best of several lists of neighbours; among equals the first."""
+    """Return the k best of several lists of neighbours; ties keep their order."""
     slots, similarities = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
     order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
     return Neighbors(slots, similarities).taken(order)
 
 
 def none_found(n: int, k: int) -> Neighbors:
-    """Return neighbours of which none is found."""
+    """Return an empty result: no neighbour found for any query."""
     return Neighbors(
         np.full((n, k), -1, dtype=np.int64), np.full((n, k), -np.inf, dtype=np.float32)
     )
@@ -111,7 +111,7 @@ def check_rows(
     ids: Sequence[str] | None = None,
     k: int = 1,
 ) -> None:
-    """Raise unless rows are unit vectors of the wanted dimension, and a neighbour is asked for."""
+    """Raise unless rows are unit vectors of the wanted dimension and k is at least 1."""
     if k < 1:
         msg = f"k is {k}, expected how many neighbours to find, at least 1."
         raise InvalidBatchError(msg)
@@ -126,7 +126,7 @@ def check_rows(
         )
         raise InvalidBatchError(msg)
     squares = np.einsum("ij,ij->i", rows, rows)
-    # Written so that NaN fails as well.
+    # In this form NaN fails as well.
     wrong = np.flatnonzero(~(np.abs(squares - 1.0) <= 2 * UNIT_TOLERANCE))
     if len(wrong):
         row = int(wrong[0])
@@ -139,12 +139,12 @@ def check_rows(
 
 
 class InvertedLists:
-    """Which rows stand in which list, and which lists a query looks into.
+    """Assignment of rows to lists, and choice of the lists that a query looks into.
 
-    Rows that were removed stay in their list: they hold NaN, which no search finds. Built from
-    centroids, shape (n_lists, dim), the slots of rows, and the list of each. A query goes on to
-    lists whose centroid is at most ``reach`` less near, as a difference of cosines, than the k-th
-    best of its first lists and than the nearest centroid.
+    Removed rows stay in their list: they hold NaN, which no search finds. Built from centroids,
+    shape (n_lists, dim), the slots of rows, and the list of each. After its first lists, a query
+    looks into lists whose centroid is at most ``reach`` less near, as a difference of cosines, than
+    the k-th best of the first lists or than the nearest centroid, the less near of these two.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class InvertedLists:
     def _measure(
         self, queries: NDArray[np.float32], rows: NDArray[np.float32], numbers: NDArray[np.int64]
     ) -> None:
-        """Set the reach by which :data:`RECALL` of the nearest of some of the rows is found."""
+        """Set the reach that finds :data:`RECALL` of the nearest rows of a sample."""
         k = MEASURED_K + 1  # each row finds itself
         truth = exact(queries, rows, k).slots
         near = queries @ self.centroids.T
@@ -195,7 +195,7 @@ class InvertedLists:
 
     @classmethod
     def saved(cls, reach: float, arrays: Mapping[str, NDArray[Any]], dim: int) -> Self:
-        """Return lists out of a saved index; :class:`ValueError` if they do not fit."""
+        """Return the lists of a saved index; :class:`ValueError` if they do not fit."""
         slots, numbers, centroids = arrays["slots"], arrays["lists"], arrays["centroids"]
         if not (
             centroids.dtype == np.float32
@@ -215,7 +215,7 @@ class InvertedLists:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the lists do not fit the rows any more."""
+        """Whether the lists no longer fit the rows."""
         sizes, then = self._sizes, self._sizes_then
         long = sizes > 2 * np.maximum(then, then.mean())
         return bool(sizes[long].sum() > OUTGROWN * sizes.sum())
@@ -232,14 +232,14 @@ class InvertedLists:
         return numbers[slots]
 
     def renumbered(self, before: NDArray[np.int64]) -> InvertedLists:
-        """Return the lists of rows that had these slots, and are counted from 0 now."""
+        """Return the lists for rows that had these slots and now have slots 0, 1, 2, ..."""
         numbers = self.numbers_of(before).astype(np.int64)
         lists = InvertedLists(self.centroids, self.reach, np.arange(len(before)), numbers)
         lists._sizes_then = self._sizes_then
         return lists
 
     def search(self, queries: NDArray[np.float32], k: int, rows: NDArray[np.float32]) -> Neighbors:
-        """Return the k nearest rows of each query; exactly, where lists hold too few."""
+        """Return the k nearest rows of each query, exactly if the lists hold too few."""
         parts = [queries[start : start + QUERIES] for start in range(0, len(queries), QUERIES)]
         found = joined(in_threads(lambda part: self._search(part, k, rows), parts), k)
         short = np.flatnonzero((found.slots < 0).any(axis=1))
@@ -265,7 +265,7 @@ class InvertedLists:
         queries: NDArray[np.float32],
         rows: NDArray[np.float32],
     ) -> None:
-        """Compare queries with the rows in the lists that they ask for."""
+        """Compare queries with the rows of their lists."""
         numbers, asking = np.nonzero(asked.T)
         bounds = np.searchsorted(numbers, np.arange(len(self.centroids) + 1)).tolist()
         for number in np.unique(numbers).tolist():

@@ -1,4 +1,4 @@
-"""Id table: which entry has which slot, columns by slot, labels, and ids in a saved state."""
+"""Id table: the slot of each entry, columns by slot, labels, and ids in a saved state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.errors import InvalidBatchError
 
-# Share of slots whose entries were removed at which the others are renumbered: columns are a third
-# longer than need be, at the most, and renumbering costs little for each removal.
+# Share of removed entries at which the slots are renumbered: columns are at most a third longer
+# than necessary, and renumbering costs little for each removal.
 SPARSE_AT = 0.25
 # The code of an entry without a label.
 NO_LABEL = -1
@@ -45,9 +45,9 @@ def unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
 
 
 class Columns:
-    """Growing arrays of one length, by name: what is kept of each entry.
+    """Growing arrays of one length, by name, with a row for each entry.
 
-    ``fills`` say what a new row of each column holds, of the type and shape of a row.
+    ``fills`` are the values of a new row of each column, in the type and shape of a row.
     """
 
     def __init__(self, **fills: Any) -> None:
@@ -59,14 +59,14 @@ class Columns:
         return self._n
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a view on the rows that are filled; writing through it is meant."""
+        """Return a view of the filled rows; callers may write through it."""
         return self._arrays[name][: self._n]
 
     def grow(self, n: int) -> None:
-        """Have ``n`` rows, no fewer than now; with room for an eighth more."""
+        """Grow to ``n`` rows, not fewer than now, with spare room for an eighth more."""
         for name, array in self._arrays.items():
             if n > len(array):
-                # A new array: a search that a time limit left behind may still read the old one.
+                # A new array: a search abandoned at its time limit may still read the old one.
                 grown = np.empty((max(n, len(array) * 9 // 8), *array.shape[1:]), array.dtype)
                 grown[: self._n] = array[: self._n]
                 self._arrays[name] = grown
@@ -83,7 +83,7 @@ class Columns:
         return {name: self[name] for name in self._arrays}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take copies of all columns out of a saved state."""
+        """Copy all columns from a saved state."""
         given = {name: arrays[name] for name in self._arrays}
         self.grow(len(next(iter(given.values()))))
         for name, array in given.items():
@@ -91,11 +91,11 @@ class Columns:
 
 
 class Slots:
-    """Which entry has which slot.
+    """An id table: the slot of each entry.
 
-    Slots are counted up, so that they tell who came first, and callers may keep arrays of their own
-    by slot (``capacity`` long) beside :attr:`columns`. Those of entries that were removed are not
-    handed out again; once there are many, :meth:`renumber` closes the gaps.
+    Slots count up in the order of arrival, and callers may keep arrays of their own by slot, of
+    length ``capacity``, beside :attr:`columns`. Slots of removed entries are not handed out again;
+    once there are many, :meth:`renumber` closes the gaps.
     """
 
     def __init__(self, **fills: Any) -> None:
@@ -111,12 +111,12 @@ class Slots:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all entries, in the order in which they came."""
+        """The ids of all entries, in the order of their arrival."""
         return list(self._slot_of)
 
     @property
     def present(self) -> NDArray[np.int64]:
-        """The slots of entries that are there, shape (n,), ascending."""
+        """The slots of all present entries, shape (n,), ascending."""
         return np.fromiter(self._slot_of.values(), np.int64, len(self))
 
     @property
@@ -126,7 +126,7 @@ class Slots:
 
     @property
     def sparse(self) -> bool:
-        """Whether so many slots are of entries that were removed that renumbering pays."""
+        """Whether enough slots belong to removed entries to make renumbering worthwhile."""
         return self.capacity - len(self) > SPARSE_AT * self.capacity
 
     def slots_of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
@@ -134,7 +134,7 @@ class Slots:
         return np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64)
 
     def among(self, ids: Iterable[str]) -> list[str]:
-        """Return which of the ids have a slot, each once."""
+        """Return those of the ids that have a slot, each once."""
         return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self._slot_of]
 
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
@@ -159,7 +159,7 @@ class Slots:
             raise InvalidBatchError(msg)
 
     def hand_out(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return slots for ids that are new, ascending; refuse all if one is not."""
+        """Return slots for new ids, ascending; refuse all if one is not new."""
         self.check_new(ids)
         slots = range(self.capacity, self.capacity + len(ids))
         self._ids.extend(ids)
@@ -168,7 +168,7 @@ class Slots:
         return np.array(slots, dtype=np.int64)
 
     def take_back(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Take entries out and return their slots; refuse all if an id is unknown or repeated."""
+        """Remove entries and return their slots; refuse all if an id is unknown or repeated."""
         check_distinct(ids)
         slots = self.slots_of(ids)
         if (unknown := np.flatnonzero(slots < 0)).size:
@@ -179,7 +179,7 @@ class Slots:
         return slots
 
     def renumber(self) -> NDArray[np.int64]:
-        """Close the gaps, keeping the order; return the slots that the entries had."""
+        """Close the gaps, keeping the order; return the old slots of the entries."""
         before = self.present
         self._ids = list(self._slot_of)
         self._slot_of = {entry_id: slot for slot, entry_id in enumerate(self._slot_of)}
@@ -187,7 +187,7 @@ class Slots:
         return before
 
     def take_over(self, ids: Sequence[str], slots: NDArray[np.int64], capacity: int) -> None:
-        """Have these entries and no others; :class:`ValueError` if they do not fit together."""
+        """Replace all entries by these; :class:`ValueError` if they do not fit together."""
         check_distinct(ids)
         if slots.dtype != np.int64 or slots.shape != (len(ids),):
             msg = "ids and slots do not have the same length"
@@ -206,7 +206,7 @@ class Slots:
 class Labels(Slots):
     """An id table with the label of each entry.
 
-    Labels get codes in the order in which they are met; a code stays with its label.
+    Labels get codes in the order of their first use; a code stays with its label.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class Labels(Slots):
         return self.columns["code"][self.present]
 
     def take(self, ids: Sequence[str], codes: NDArray[np.int32], names: Sequence[str]) -> None:
-        """Have these entries, where there are none; :class:`ValueError` if they do not fit."""
+        """Fill an empty table with these entries; :class:`ValueError` if they do not fit."""
         if codes.shape != (len(ids),):
             msg = f"there are not as many labels as ids ({len(ids)})"
             raise ValueError(msg)
@@ -240,7 +240,7 @@ class Labels(Slots):
         self._put(self.hand_out(ids), codes)
 
     def put(self, ids: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:
-        """Know entries, which differ, or other labels of these; return their slots, shape (n,)."""
+        """Add distinct entries, or change their labels; return their slots, shape (n,)."""
         for label in labels:
             if label is not None and label not in self._codes:
                 self._codes[label] = len(self.names)
@@ -252,13 +252,13 @@ class Labels(Slots):
         return slots
 
     def drop(self, ids: Sequence[str]) -> None:
-        """Know entries no longer; those that are not there are ignored."""
+        """Remove entries; unknown ids are ignored."""
         self._put(self.take_back(self.among(ids)), np.int32(NO_LABEL))
         if self.sparse:
             self.renumber()
 
     def codes_of(self, ids: Sequence[str] | NDArray[np.object_]) -> NDArray[np.int64]:
-        """Return the label code of each entry, shape as ``ids``; -1 where there is none."""
+        """Return the label code of each entry, in the shape of ``ids``; -1 without a label."""
         names = np.asarray(ids, dtype=np.object_)
         slots = self.slots_of(names.ravel().tolist()).reshape(names.shape)
         codes = np.full(slots.shape, NO_LABEL, dtype=np.int64)
@@ -272,7 +272,7 @@ class Labels(Slots):
         return np.array(codes, dtype=np.int64)
 
     def _put(self, slots: NDArray[np.int64], codes: Any) -> None:
-        """Note the codes of slots, and count them."""
+        """Set the codes of slots, and update the counts."""
         code, n = self.columns["code"], len(self.names)
         gone = code[slots]
         code[slots] = codes

@@ -1,4 +1,4 @@
-"""Vectors where they are kept: a store's own search, and an index without vectors that uses it."""
+"""Vectors left in the store: a store's own search, and an index without vectors that uses it."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Where detectors have vectors from: from memory, of every worker, or from the store.
+# Place of the vectors that detectors use: the memory of every worker, or the store.
 Where = Literal["memory", "store"]
 
-# Asked for beyond the k: what this process does not know yet, or knows in another revision.
+# Number requested beyond k, since some results may be unknown here or have another revision.
 SPARE = 8
-# Where that was not enough, so many times as many are asked for, up to the most.
+# If that is not enough, the next request is this many times larger, up to the most.
 MORE, MOST = 4, 1_000
-# Vectors of what was found or fetched last: one search is followed by questions about the same
-# entries. 50 MB of 384 dimensions at the most, but for a single search that found more.
+# Vectors kept from the latest searches and fetches, as questions about the same entries follow a
+# search. At most 50 MB of 384 dimensions, unless a single search finds more.
 REMEMBERED = 32_768
-# Vectors that are fetched by one statement.
+# Vectors fetched by one statement.
 AT_ONCE = 2_048
-# Entries learned until the store is asked which it has by now.
+# Number of entries learned before the store is asked which of them it has by now.
 LET_GO_AFTER = 1_000
-# A stored vector is that of an entry from this cosine on: stores of half precision stay above it.
+# A stored vector belongs to an entry from this cosine on; stores of half precision stay above it.
 SAME = 1.0 - 1e-4
-# No id has one: keys with it are of entries that no store has, such as held ones.
+# No id contains it; keys with it belong to entries that no store has, such as held entries.
 NUL = "\0"
 
 
 class FoundEntries(NamedTuple):
-    """What a table has near to some queries; each entry once, however many queries it is near to.
+    """The entries of a table near to some queries, each entry once.
 
-    ``rows`` says which of the m entries are near to each query, in any order; -1 where there are
-    fewer than k.
+    ``rows`` gives the entries near to each query, as positions among the m entries in any order; -1
+    where there are fewer than k.
     """
 
     ids: Sequence[str]
@@ -63,14 +63,14 @@ class FoundEntries(NamedTuple):
 class VectorTable(ABC):
     """The vectors of a store, searched by the store itself.
 
-    Searches may be approximate. What any method raises is an error of the store: it is reported
-    under :attr:`name`.
+    Searches may be approximate. Any exception of a method counts as an error of the store and is
+    reported under :attr:`name`.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the store is called in messages, e.g. its class and collection."""
+        """Name of the store in messages, e.g. its class and collection."""
 
     @abstractmethod
     def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
@@ -81,38 +81,38 @@ class VectorTable(ABC):
         embeddings
             Shape (n_queries, dim), float32, rows of unit length; at least one.
         k
-            How many, at least 1. Fewer are an answer only if the store holds no more.
+            Number of entries, at least 1. Return fewer only if the store holds no more.
         """
 
     @abstractmethod
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
-        """Return which of the ids the store holds, and their vectors, shape (n, dim), as stored."""
+        """Return those of the ids that the store holds, and their vectors as stored, (n, dim)."""
 
 
 class IndexOwner(ABC):
-    """Base class of a detector that keeps an index: others ask it, or the store keeps its vectors.
+    """Base class of a detector with an index that others may borrow, or a store may replace.
 
-    It is declared, not guessed from an attribute: a guard lets other detectors rest on it.
+    Detectors declare it by inheritance, because a guard makes other detectors depend on it.
     """
 
     @abstractmethod
     def neighbors(self) -> NeighborSource:
-        """Return what finds neighbours for detectors that would search for the same."""
+        """Return a source of neighbours for detectors that would repeat the same search."""
 
     @property
     @abstractmethod
     def in_store(self) -> str | None:
-        """Name of the store in which neighbours are found; ``None`` where they are in memory."""
+        """Name of the store that finds the neighbours; ``None`` if memory holds the vectors."""
 
     @property
     @abstractmethod
     def n_local(self) -> int:
-        """How many vectors are kept in memory."""
+        """Number of vectors kept in memory."""
 
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether what is needed is at hand: a saved detector may lack its store."""
+        """Whether the store is at hand, if one is needed: a saved detector may lack it."""
 
     @abstractmethod
     def use_table(self, table: VectorTable, where: Where | None) -> None:
@@ -121,33 +121,33 @@ class IndexOwner(ABC):
         Parameters
         ----------
         table
-            Of the store.
+            The vectors of the store.
         where
             ``"store"`` finds neighbours there from now on, ``"memory"`` fetches all vectors;
-            ``None`` leaves them where they are.
+            ``None`` leaves them in their place.
         """
 
     @abstractmethod
     def let_go(self) -> int:
-        """Drop the vectors that the store has by now; return how many.
+        """Drop the vectors that the store has by now; return their number.
 
-        Nothing is lost where it does not answer.
+        If the store does not answer, all vectors are kept.
         """
 
 
 class StoredIndex(Slots):
-    """Nearest entries by cosine: as :class:`NeighborIndex`, with vectors left in the store.
+    """Nearest entries by cosine: a :class:`NeighborIndex` whose vectors are left in the store.
 
-    Kept are ids, and the vectors of what the store does not have: entries that are held, and
-    those that it does not have yet, or has in another revision. They are searched here and joined
-    with what the store finds; similarities are those of the vectors that the store returns, once
-    they are of unit length.
+    It keeps the ids, and the vectors that the store lacks: those of held entries, and of entries
+    that the store does not have yet, or has in another revision. A search joins the nearest of
+    these with the results of the store; similarities are those of the vectors that the store
+    returns, brought to unit length.
 
-    Entries of the store that are not known here are left out. An entry that is known, and gone from
-    the store, is found no more, and has a vector of zeros. As good as the store's search: what its
-    index misses, nobody sees. Where the table is not at hand, ``expected`` names the store.
-    Searches and questions for vectors raise :class:`~ragshield_core.model.errors.NeighborsError`
-    where the store does not answer.
+    Results leave out entries of the store that are unknown here. A known entry that is gone from
+    the store is no longer found, and has a vector of zeros. Entries that the store's own index
+    misses stay unseen. If the table is not at hand, ``expected`` names the store. :meth:`search`
+    and :meth:`vectors` raise :class:`~ragshield_core.model.errors.NeighborsError` if the store does
+    not answer.
     """
 
     def __init__(
@@ -163,10 +163,10 @@ class StoredIndex(Slots):
         if table is not None:
             self.connect(table)
         self._local = NeighborIndex(dim)
-        self._waiting: dict[str, None] = {}  # kept here until the store has them
-        self._ask_at = LET_GO_AFTER  # waiting ones
+        self._waiting: dict[str, None] = {}  # ids whose vectors stay here until the store has them
+        self._ask_at = LET_GO_AFTER  # number of waiting ids at which the store is asked
         self._pages: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque()
-        self._lock = threading.Lock()  # of the pages: several threads ask for vectors
+        self._lock = threading.Lock()  # guards the pages: several threads ask for vectors
 
     @property
     def connected(self) -> bool:
@@ -175,14 +175,14 @@ class StoredIndex(Slots):
 
     @property
     def n_local(self) -> int:
-        """How many vectors are kept here."""
+        """Number of vectors kept in this index."""
         return len(self._local)
 
     @classmethod
     def of(cls, index: NeighborIndex, table: VectorTable) -> Self:
-        """Return an index of the same entries in the same slots, which takes the other's place.
+        """Return an index of the same entries in the same slots, to replace the given one.
 
-        The vectors are still here: see :meth:`let_go`.
+        It still keeps all vectors: see :meth:`let_go`.
         """
         stored = cls(index.dim, table)
         stored.take_over(index.ids, index.present, index.capacity)
@@ -195,7 +195,7 @@ class StoredIndex(Slots):
         self._waiting = dict.fromkeys(_of_store(local.ids))
 
     def connect(self, table: VectorTable) -> None:
-        """Have the store at hand."""
+        """Use this table of the store."""
         self._table, self.store = table, table.name
 
     def into_memory(self) -> NeighborIndex:
@@ -204,7 +204,7 @@ class StoredIndex(Slots):
         Raises
         ------
         NeighborsError
-            If the store lacks one; names it.
+            If the store lacks a known entry; names it.
         """
         slots = self.present
         vectors = self._taken(slots, remember=False)
@@ -223,7 +223,7 @@ class StoredIndex(Slots):
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add entries and return their slots.
 
-        Their vectors are kept until the store has them: it is asked once many wait.
+        The index keeps their vectors until the store has them; it asks the store once many wait.
         """
         if len(self._waiting) >= self._ask_at:
             self.let_go()
@@ -239,7 +239,7 @@ class StoredIndex(Slots):
         return slots
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps; return their slots so far."""
+        """Renumber the entries, without gaps; return their old slots."""
         with self._lock:
             self._pages.clear()
         return self.renumber()
@@ -265,9 +265,9 @@ class StoredIndex(Slots):
         return found
 
     def let_go(self) -> int:
-        """Drop the vectors that the store has by now; return how many.
+        """Drop the vectors that the store has by now; return their number.
 
-        Nothing is lost where it does not answer: they are kept, and it is asked again.
+        If the store does not answer, all vectors are kept and a later call asks again.
         """
         if self._table is None or not self._waiting:
             return 0
@@ -286,7 +286,7 @@ class StoredIndex(Slots):
         return len(there)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as JSON-ready values and arrays: no vectors but those kept here."""
+        """Return the index as JSON-ready values and arrays, with only the vectors kept here."""
         local, arrays = self._local.state()
         return (
             {
@@ -307,9 +307,9 @@ class StoredIndex(Slots):
         arrays: Mapping[str, NDArray[Any]],
         table: VectorTable | None = None,
     ) -> Self:
-        """Return the index whose :meth:`state` this is; the store may come to hand later.
+        """Return the index with this :meth:`state`; :meth:`connect` may add the store later.
 
-        :class:`ValueError` if it does not fit together.
+        :class:`ValueError` if the parts do not fit together.
         """
         index = cls(whole(values["dim"]), table, expected=str(values["store"]))
         index.take_over(unpacked(arrays), arrays["slots"], values["capacity"])
@@ -326,7 +326,7 @@ class StoredIndex(Slots):
         return f"the store {printable(self.store)!r}" if self.store else "the store"
 
     def _drop(self, ids: Sequence[str]) -> None:
-        """Keep vectors no longer; where few are left, in an index of their own."""
+        """Drop vectors; if few are left, move them to a new index."""
         for entry_id in ids:
             self._waiting.pop(entry_id, None)
         if 2 * len(ids) < len(self._local):
@@ -340,7 +340,7 @@ class StoredIndex(Slots):
             self._local.add(names, old.vectors(old.slots_of(names)))
 
     def _stored(self, embeddings: NDArray[np.float32], k: int, wanted: int) -> Neighbors:
-        """Return what the store finds, of what is known here and not kept here."""
+        """Return the store's results, limited to known entries whose vectors are not kept here."""
         best = none_found(len(embeddings), k)
         rows, asked = np.arange(len(embeddings)), k + SPARE
         while len(rows):
@@ -353,7 +353,7 @@ class StoredIndex(Slots):
             self._remember(slots[slots >= 0], vectors[slots >= 0])
             near = _nearest(queries, found.rows, slots, vectors, k)
             best.slots[rows], best.similarities[rows] = near
-            # All that there is, or enough of it.
+            # Ask again only for queries with too few results, if the store may have more.
             short = (near.slots >= 0).sum(axis=1) < wanted
             short &= (found.rows >= 0).sum(axis=1) >= asked
             if asked >= MOST:
@@ -396,7 +396,7 @@ class StoredIndex(Slots):
         return np.asarray(rows[inverse.reshape(slots.shape)])
 
     def _fetched(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
-        """Return which of some ids the store has, with their unit vectors."""
+        """Return those of the ids that the store has, with their unit vectors."""
         names, vectors = self._asked(lambda table: table.vectors(ids))
         if not len(names):
             return [], np.empty((0, self.dim), dtype=np.float32)
@@ -413,15 +413,15 @@ class StoredIndex(Slots):
                 self._pages.pop()
 
     def _asked(self, ask: Callable[[VectorTable], T]) -> T:
-        """Ask the store, and say of what it raises that it did not answer."""
+        """Ask the store, and turn its exceptions into a :class:`NeighborsError`."""
         if self._table is None:
             raise not_at_hand(self.store)
         try:
             return ask(self._table)
         except NeighborsError:
             raise
-        except Exception as error:  # noqa: BLE001 - of any database; named, and raised as ours
-            # Not what it says: messages of databases quote what they were asked.
+        except Exception as error:  # noqa: BLE001 - any database's error, named and raised as ours
+            # Without its message: messages of databases quote the query.
             msg = (
                 f"{self._shown} did not answer a search for neighbours ({type(error).__name__}); "
                 "try again once it does."
@@ -429,12 +429,12 @@ class StoredIndex(Slots):
             raise NeighborsError(msg) from None
 
 
-# Nearest entries by cosine, wherever their vectors are.
+# Nearest entries by cosine, with vectors in memory or in the store.
 EntryIndex = NeighborIndex | StoredIndex
 
 
 def not_at_hand(store: str) -> NeighborsError:
-    """Return the error of who needs a store that is not at hand, by its name."""
+    """Return the error for a named store that is needed but not at hand."""
     name = f" {printable(store)!r}" if store else ""
     msg = (
         f"this guard keeps no vectors and finds neighbours in the store{name}, which is not at "
@@ -456,7 +456,7 @@ def _nearest(
     vectors: NDArray[np.float32],
     k: int,
 ) -> Neighbors:
-    """Return the k best of what was found, by the cosines of the vectors that came with it."""
+    """Return the k best of the found entries, by the cosines of their vectors."""
     near = none_found(len(queries), max(k, rows.shape[1]))
     query, column = np.nonzero(rows >= 0)
     known = slots[rows[query, column]] >= 0
@@ -472,7 +472,7 @@ def _nearest(
 
 
 def _unit(vectors: NDArray[np.float32], dim: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return rows of unit length, and which of them have a direction."""
+    """Return rows of unit length, and a mask of the rows that have a direction."""
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape[1:] != (dim,):
         msg = f"the store has vectors of shape {rows.shape}, expected rows of {dim}."

@@ -1,4 +1,4 @@
-"""Threads for many small matrix products: a thread for some of them each, not all for one."""
+"""Threads for many small matrix products, each product in one thread."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Result = TypeVar("Result")
 
 
 class _Blas:
-    """The threads of BLAS, of which each product gets one while any caller wants that.
+    """The threads of BLAS; each product gets only one while any caller wants that.
 
-    Where a product takes a tenth of a millisecond, threads that share it wait for each other longer
+    If a product takes a tenth of a millisecond, threads that share it wait for each other longer
     than they work: on two busy cores 400 products of 30 x 250 rows took ten times as long.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._controller: ThreadpoolController | None = None
-        self._n_modules = 0  # when libraries were looked for last: a later import may bring one
+        self._n_modules = 0  # at the last search for libraries: a later import may bring another
         self._limit: Any = None
         self._users, self._usual = 0, 1
 
     @contextmanager
     def single(self) -> Iterator[int]:
-        """Give products one thread each, and yield how many they have otherwise."""
+        """Give products one thread each, and yield their usual number of threads."""
         from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - looks for libraries
 
         with self._lock:
@@ -52,7 +52,7 @@ class _Blas:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    _take_control()  # whoever ends last need not be who began
+                    _take_control()  # the last caller to end may not be the first
                     self._limit.restore_original_limits()
 
 
@@ -60,11 +60,11 @@ _BLAS = _Blas()
 
 
 def _take_control() -> None:
-    """Let this thread set how many threads BLAS has.
+    """Let this thread set the number of BLAS threads.
 
-    From 3.8 on, threadpoolctl leaves that to the first thread that ever did, for as long as it
-    lives, and what others set has no effect, without a word. Guards screen in threads that live
-    long, and learn in others.
+    From 3.8 on, threadpoolctl obeys only the first thread that set it, as long as that thread
+    lives, and silently ignores the settings of others. Guards screen in long-lived threads, and
+    learn in others.
     """
     from threadpoolctl import OpenBLASController  # noqa: PLC0415 - looks for libraries
 
@@ -74,9 +74,9 @@ def _take_control() -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Do arithmetic in one thread: what an optimiser ends with differs with their number.
+    """Do arithmetic in one thread: the result of an optimiser depends on the number of threads.
 
-    Processes that share what a guard knows learn the same model, each by itself.
+    Processes that share a guard's state must each learn the same model.
     """
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - looks for libraries
 
@@ -85,9 +85,9 @@ def one_thread() -> Iterator[None]:
 
 
 def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what a function returns of each item, in as many threads as BLAS has.
+    """Return the results of a function for all items, using as many threads as BLAS has.
 
-    Threads have the context of the caller: stores find their event loop in it.
+    Threads have the context of the caller, in which stores find their event loop.
     """
     with _BLAS.single() as n_threads:
         if n_threads == 1 or len(items) == 1:
