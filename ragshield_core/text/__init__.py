@@ -1,1 +1,1 @@
-"""What detectors look at in texts, one idea a module; none of them knows a detector."""
+"""Properties of texts that detectors use, one idea a module; no module imports a detector."""

@@ -1,4 +1,4 @@
-"""How much of one text stands word for word in another, which explains that they are alike."""
+"""Verbatim overlap of two texts, which explains why they are alike."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from ragshield_core.text.characters import COMBINING
 
-# Three words in a row hardly repeat by chance; generated paraphrases share few of them.
+# Three words in a row rarely repeat by chance; generated paraphrases share few of them.
 GRAM = 3
-# A text with fewer grams than this is compared by its single words: one changed word takes three
-# grams away, which in a text of eight words is half of them.
+# A text with fewer grams than this is compared by single words: one changed word removes three
+# grams, half of those in a text of eight words.
 FEW_GRAMS = 6
-# A table of texts by items of up to so many cells is made whole: for the ten texts of a retrieval,
+# A table of texts by items with up to this many cells is dense: for the ten texts of a retrieval,
 # sparse matrices take ten times as long.
 DENSE = 1 << 18
-# So many bits of a hash tell items apart.
+# Number of bits of a hash that identify an item.
 COLUMN_BITS = 24
-# Pairs that are compared together: of passages, in 20 MB.
+# Pairs that are compared at once; pairs of passages take 20 MB.
 PAIRS = 1 << 14
 
 _WORD, _OTHER = re.compile(r"\w+"), re.compile(rf"[^\w{COMBINING}]+")
-# Every ASCII character that is no part of a word becomes a space.
+# Every ASCII character outside of words becomes a space.
 _ASCII_WORDS = bytes(
     code if chr(code).isascii() and _WORD.match(chr(code)) else ord(" ") for code in range(256)
 )
@@ -36,20 +36,20 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  
 def word_hashes(text: str) -> NDArray[np.uint32]:
     """Return a hash of each word of a text, in order, without regard to case and punctuation.
 
-    They are the same in every process.
+    The hashes are the same in every process.
     """
     if not text:
         return _NO_WORDS
     if text.isascii():  # the same words, three times as fast
         quick = text.lower().encode().translate(_ASCII_WORDS).split()
         return np.fromiter(map(zlib.crc32, quick), np.uint32, len(quick))
-    # Encoded as a whole: no word character holds a byte of white space in UTF-8.
+    # The text is encoded as a whole: no word character contains a byte of white space in UTF-8.
     words = _OTHER.sub(" ", text.lower()).encode("utf-8", "surrogatepass").split()
     return np.fromiter(map(zlib.crc32, words), np.uint32, len(words))
 
 
 def spelling(text: str) -> dict[int, str]:
-    """Return the words of a text by their hash, see :func:`word_hashes`; in lower case."""
+    """Return the words of a text in lower case, by their hash; see :func:`word_hashes`."""
     words = _OTHER.sub(" ", text.lower()).split()
     return dict(zip(word_hashes(text).tolist(), words, strict=True))
 
@@ -57,9 +57,9 @@ def spelling(text: str) -> dict[int, str]:
 def containment(
     words: Sequence[NDArray[np.uint32]], first: NDArray[np.intp], second: NDArray[np.intp]
 ) -> NDArray[np.float32]:
-    """Return the share of the shorter text of each pair that stands in the longer one, (n_pairs,).
+    """Return the share of the shorter text of each pair that the longer one contains, (n_pairs,).
 
-    Of distinct word 3-grams, or of distinct words where the shorter text has fewer than
+    The share counts distinct word 3-grams, or distinct words if the shorter text has fewer than
     :data:`FEW_GRAMS` 3-grams. ``words`` has the :func:`word_hashes` of each text, ``first`` and
     ``second`` are positions in it.
 
@@ -84,7 +84,7 @@ def containment(
 
 
 def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
-    """Return the share of a text's distinct words that another has too; 0 for no words."""
+    """Return the share of a text's distinct words that a model text contains; 0 for no words."""
     distinct = np.unique(text)
     return float(np.isin(distinct, model).mean()) if distinct.size else 0.0
 
@@ -92,7 +92,7 @@ def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
 def _joined(
     texts: Sequence[NDArray[np.uint32]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the words of texts, one text behind the other, and how many each has."""
+    """Return the words of all texts, one text after the other, and the number of words of each."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return np.concatenate(texts, dtype=np.uint64), lengths
 
@@ -100,12 +100,12 @@ def _joined(
 def _grams(
     texts: Sequence[NDArray[np.uint32]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the grams of texts, one text behind the other, and how many each has."""
+    """Return the grams of all texts, one text after the other, and the number of grams of each."""
     sequence, lengths = _joined(texts)
     grams = sequence[: 1 - GRAM] * _FIRST
     grams += sequence[1 : 2 - GRAM] * _SECOND
     grams += sequence[2:]
-    # A gram starts at every word that has two more of its own text behind it.
+    # A gram starts at every word that two more words of the same text follow.
     owner = np.repeat(np.arange(len(texts), dtype=np.int32), lengths)
     inside = owner[: 1 - GRAM] == owner[GRAM - 1 :]
     return grams[inside], np.maximum(lengths - (GRAM - 1), 0)
@@ -117,9 +117,9 @@ def _shared(
     a: NDArray[np.intp],
     b: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return, per pair of owners, the number of distinct shared items and the smaller number.
+    """Return, per pair of owners, the number of shared items and the smaller number of items.
 
-    Each owner has so many items, one owner's behind the other's.
+    Both count distinct items. ``lengths`` are the numbers of items, one owner after the other.
     """
     n_owners = len(lengths)
     owner = np.repeat(np.arange(n_owners, dtype=np.uint32), lengths)
@@ -131,12 +131,12 @@ def _shared(
         return (present @ present.T)[a, b].astype(np.float64), np.minimum(few[a], few[b])
     from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
-    # Columns by the upper bits of a product, instead of sorting a million items to number them:
-    # two items share a column by chance once in 2 ** 24.
+    # The upper bits of a product select the column, which avoids sorting a million items to number
+    # them: two items share a column by chance once in 2 ** 24.
     cells = items * _FIRST
     cells >>= np.uint64(64 - COLUMN_BITS)
     cells |= owner.astype(np.uint64) << np.uint64(COLUMN_BITS)
-    # Sorted here: NumPy sorts numbers many times as fast as a sparse matrix does its rows.
+    # NumPy sorts numbers many times faster than a sparse matrix sorts its rows.
     cells.sort()
     distinct = np.ones(len(cells), dtype=np.bool_)
     np.not_equal(cells[1:], cells[:-1], out=distinct[1:])
@@ -150,6 +150,6 @@ def _shared(
     shared = np.empty(len(a))
     for start in range(0, len(a), PAIRS):
         part = slice(start, start + PAIRS)
-        # Of two that are one where there is an item, the product has an item where both have it.
+        # A cell of the product of two rows of ones is filled where both rows have the item.
         shared[part] = np.diff(matrix[a[part]].multiply(matrix[b[part]]).indptr)
     return shared, np.minimum(sizes[a], sizes[b])

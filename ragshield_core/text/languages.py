@@ -1,4 +1,4 @@
-"""The languages that texts are in, told by their script and their function words."""
+"""Languages of texts, detected by their script and function words."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-# Vowel points and accents, which people leave out; vowel signs of Indic scripts are letters.
+# Vowel points and accents, which people may leave out; vowel signs of Indic scripts are letters.
 _ACCENTS = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0640\u093c\u09bc\u200b-\u200f]"
 )
 _BEYOND_LATIN = re.compile("[\u0370-\u1dff\u2c00-\uabff\uac00-\ud7ff\uf900-\ufaff]")
 _WORD = re.compile("(?:[^\\W_]|[\u0900-\u0963\u0980-\u0e4f])+")
 _ALIKE = str.maketrans("ıłđøæىةکی", "ildoaيهكي")
-# A language needs so many function words, and this share of the words, to be that of a text.
+# Least function words, and least share of the words, of a text's language; least words of the text.
 FEWEST, SHARE, WORDS = 4, 0.12, 12
-# So many English function words leave a sentence to the rules for English.
+# A sentence with this many English function words is left to the rules for English.
 ENGLISH = 3
-# A text with a smaller share of them is in no language that is known here.
+# A text with a smaller share of function words is in no known language.
 SPOKEN = 0.12
-# This share of the letters decides about the script.
+# Share of the letters that decides the script.
 MOST = 0.5
 LETTERS = 20
 
 
 def folded(text: str) -> str:
-    """Return the words of a text in small letters without accents, a blank around each."""
+    """Return the words of a text in lower case without accents, with a blank around each."""
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text.casefold())
         text = unicodedata.normalize("NFC", _ACCENTS.sub("", text)).translate(_ALIKE)
@@ -50,7 +50,7 @@ def _known() -> dict[str, Any]:
 def _votes(
     spoken: frozenset[str] | None,
 ) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """Return the function words of the languages that are known, and of those that are not."""
+    """Return the function words of known languages, and of unknown languages."""
     data = _known()
     known, unknown = (
         {name: frozenset(folded(words).split()) for name, words in data[kind].items() if words}
@@ -79,7 +79,7 @@ def _scripts(text: str) -> Counter[str]:
 
 @cache
 def _spoken() -> dict[str, tuple[str, ...]]:
-    """Return of each function word in Latin script the languages that have it."""
+    """Return the languages of each function word in Latin script."""
     data, (known, _) = _known(), _votes(None)
     written = {name for names in data["scripts"].values() for name in names}
     latin = [name for name in data["languages"] if name not in written]
@@ -105,9 +105,9 @@ def languages_of(sentence: str) -> list[str]:
 
 
 def unknown_language(text: str, spoken: frozenset[str] | None = None) -> str | None:
-    """Return which language or script most of a text is in, if it is none that is known.
+    """Return the evidence that most of a text is in an unknown language or script, if it is.
 
-    The caller may know but some, ``spoken``, by the names of the data file.
+    A caller that knows fewer languages passes their names in the data file as ``spoken``.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def unknown_language(text: str, spoken: frozenset[str] | None = None) -> str | N
 
 
 def language_of(text: str) -> str | None:
-    """Return the language that most function words, or letters, of a text are of, if any are.
+    """Return the language of most function words or letters of a text, None without one.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def language_of(text: str) -> str | None:
 
 
 def _most_votes(words: list[str], languages: dict[str, frozenset[str]]) -> tuple[str, int]:
-    """Return the language that most words are function words of, and how many are."""
+    """Return the language with the most function words among these words, and their number."""
     counts = Counter(words)
     votes = {name: sum(counts[word] for word in listed) for name, listed in languages.items()}
     return max(votes.items(), key=itemgetter(1))

@@ -1,4 +1,4 @@
-"""Words and phrases that stand for ideas, looked up in running text."""
+"""Lexicon of words and phrases that stand for ideas, looked up in running text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ragshield_core.text.normalized import translated
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# Words whose ideas are remembered, and letters whose forms are.
+# Most words whose ideas, and most letters whose plain forms, are remembered.
 MAX_KNOWN = 50_000
 
 _APART = bytes(code if re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256))
-# Of ASCII first, which is all that most texts have; a word of Chinese or Japanese is its letters.
+# ASCII comes first, as most texts have nothing else; a letter of Chinese or Japanese is a word.
 WORD = re.compile(rf"[a-z0-9]+|[{CJK}]|(?:(?![a-z])[{SPACED_LETTERS}])+")
 _PHRASE = re.compile(rf"(?:{WORD.pattern})\*?")
 _CHOICE = re.compile(r"\{([^{}]*)\}")
@@ -39,12 +39,12 @@ def phrases_of(pattern: str) -> Iterator[str]:
         yield from map("".join, product(*choices))
 
 
-# Letters that have no form without a mark, and marks that are written in several ways.
+# Letters that Unicode does not decompose, and variants of quotation marks.
 _ALIKE = dict(zip("ıłđøæœß‘’‚‹›´“”„«»", "ildoaos" + "'" * 6 + '"' * 5, strict=True))
 
 
 class _Remembered(dict[Key, Value]):
-    """What was looked up: a dictionary, which is quicker than a cache of functools."""
+    """Results of a look-up: a dictionary, which is faster than a cache of functools."""
 
     def __init__(self, look_up: Callable[[Key], Value]) -> None:
         self._look_up = look_up
@@ -57,9 +57,9 @@ class _Remembered(dict[Key, Value]):
 
 
 def _without_marks(letter: int) -> str:
-    """Return a letter without marks, in as many characters."""
+    """Return a letter without marks, as one character."""
     plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
-    # A syllable of Hangul is no letter with marks.
+    # A Hangul syllable is not a letter with marks.
     return chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
 
 
@@ -67,32 +67,32 @@ _LETTERS = _Remembered(_without_marks)
 
 
 def plain_letters(text: str) -> str:
-    """Return small letters without marks, as many characters as before."""
+    """Return a text of the same length in lower case, without marks on letters."""
     lower = text.lower()
-    if len(lower) != len(text):  # such as of "\u0130"
+    if len(lower) != len(text):  # for example with "\u0130"
         lower = "".join(letter.lower()[0] for letter in text)
     return lower if lower.isascii() else translated(lower, _LETTERS)
 
 
 def plain_words(plain: str) -> list[str]:
-    """Return the words of a text in small letters without marks: what else it holds parts them.
+    """Return the words of a text from :func:`plain_letters`; all other characters separate them.
 
     Examples
     --------
     >>> plain_words("it's snake_case: 3.5")
     ['it', 's', 'snake', 'case', '3', '5']
     """
-    # Letters and digits of ASCII, found in a third of the time that a regular expression takes.
+    # Finds letters and digits of ASCII in a third of the time of a regular expression.
     return plain.encode("ascii", "replace").translate(_APART).decode().split()
 
 
 class Lexicon:
-    """Words and phrases, each with its ideas as bits; ``*`` ends what is the beginning of words."""
+    """Words and phrases, each with its ideas as bits; ``*`` marks the beginning of a word."""
 
     def __init__(self, phrases: Iterable[tuple[str, int]]) -> None:
         self.exact: dict[str, int] = {}
         self.prefixes: dict[str, int] = {}
-        # By first word and second word; a second word that is a beginning is kept under "".
+        # By first word and second word; a second word with a ``*`` is kept under "".
         self.phrases: dict[str, dict[str, list[tuple[tuple[str, ...], int]]]] = {}
         for phrase, bits in phrases:
             first, *rest = _PHRASE.findall(phrase) or [""]
@@ -117,7 +117,7 @@ class Lexicon:
         return bits
 
     def ideas(self, words: Sequence[str]) -> list[int]:
-        """Return the ideas of each word, those of a phrase at its first."""
+        """Return the ideas of each word; the ideas of a phrase are at its first word."""
         found = list(map(self.bits, words))
         begins = self.phrases
         for at in [at for at, word in enumerate(words[:-1]) if word in begins]:

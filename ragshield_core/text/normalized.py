@@ -1,8 +1,8 @@
-"""Text as a reader sees it: what rules and counts should look at instead of the raw characters.
+"""Text as a reader sees it, for rules and counts to use instead of the raw characters.
 
 Hostile text hides words from patterns while people and models still read them: zero-width
-characters inside a word, letters of other scripts that look alike, mathematical alphabets, letters
-set apart by spaces. :func:`readable` undoes all that and remembers where everything came from.
+characters inside a word, look-alike letters of other scripts, mathematical alphabets, letters
+separated by spaces. :func:`readable` undoes this and keeps the original position of each character.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ragshield_core.text.characters import (
 from ragshield_core.text.linear import hint
 from ragshield_core.text.readings import Remembered
 
-# Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
+# Small capitals and phonetic letters: Latin letters, but in no alphabet.
 _SMALL = "ɡıɩɑʀɪɢɴʟᴀʙᴄᴅᴇғʜᴊᴋᴍᴏᴘꜱᴛᴜᴠᴡʏᴢ"
-# Letters that look like Latin ones and that NFKC leaves alone (a choice from confusables.txt of
-# UTS #39, and those that homoglyph generators use besides).
+# Letters that look like Latin letters and that NFKC does not change: a selection of confusables.txt
+# of UTS #39, and further letters of homoglyph generators.
 _ALIKE = {
     "абвгеёзікмнорстухьѕјһԁԛԝӏѵո": "abbreezikmhopctyxbsjhdqwlvn",  # Cyrillic small (one Armenian)
     "АВСЕНІЈКМОРЅТУХԌѴԜҮ": "ABCEHIJKMOPSTYXGVWY",
@@ -45,14 +45,14 @@ _CONFUSABLE = {
     for letters, latins in _ALIKE.items()
     for letter, latin in zip(letters, latins, strict=True)
 }
-# Symbols with a Latin letter in them: white letters in black circles and squares.
+# Symbols that contain a Latin letter: white letters in black circles and squares.
 _CONFUSABLE_SYMBOL = {
     start + i: chr(ord("A") + i) for start in (0x1F150, 0x1F170) for i in range(26)
 }
 
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
-# So many words on either side of one tell what script it stands in.
+# This many words on either side of a word show the script around it.
 _NEAR = 5
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -63,24 +63,24 @@ _WORD = re.compile(r"[^\W_]+")
 _WORD_BEYOND_ASCII = re.compile(r"(?<![^\W_])[A-Za-z0-9]*+[^\x00-\x7f\W_][^\W_]*")
 _CONFUSABLE_LETTER = re.compile(f"[{''.join(map(chr, _CONFUSABLE))}]")
 _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{MARKS}]+")
-# Four letters or more, each set apart from the next by one and the same character.
+# Four letters or more, separated by the same character.
 _SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
-# Where there is one such word, the short words around it are written the same way.
+# Next to such a word, short words are written in the same way.
 _SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
 _SPACED_HINT = hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
-# Runs of white space, any but a plain space or line break, and control characters.
-# One class in front, because that is what the engine looks for quickly.
+# Runs of white space, single white space other than a space or line break, and control characters.
+# The pattern starts with a single class, which the engine finds quickly.
 _BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"
 _BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
 
-# The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
-# ends it. One class in front, because that is what the engine looks for quickly.
+# The end of a sentence, but not an initial ("J. Smith"). In writing without spaces the mark alone
+# ends it. The pattern starts with a single class, which the engine finds quickly.
 _SENTENCE_END = re.compile(
     rf"[.!\u2026\n{FULL_STOPS}{QUESTION_MARKS}]"
     rf"(?:(?<=[\n{FULL_STOPS}{QUESTION_MARKS[1:]}])[\u201d\u2019\u300d]?"
     r"|(?<![ .(][A-Z]\.)[.!?]{0,8}[\"'\u201d\u2019)\]]{0,4}(?=\s))"
 )
-# Longer ones are cut: rules look at sentences one by one, and a page without a full stop is none.
+# Longer sentences are cut: rules read single sentences, and a page without a full stop is not one.
 MAX_SENTENCE = 600
 
 _TOKEN = re.compile(rf"[{CJK}]|[{SPACED_LETTERS}\d]+")
@@ -100,8 +100,8 @@ class _Step:
     old_ends: list[int]
 
     def old_span(self, position: int) -> tuple[int, int]:
-        """Return the characters of the old text behind one character of the new one."""
-        # Of replacements at one place, the last: those by nothing come before the character.
+        """Return the span in the old text of one character of the new text."""
+        # The last of several replacements at one place: deletions come before the character.
         at = bisect_right(self.starts, position) - 1
         if at < 0:
             return position, position + 1
@@ -120,7 +120,7 @@ class Readable:
     _steps: tuple[_Step, ...] = ()
 
     def original_span(self, start: int, end: int) -> tuple[int, int]:
-        """Return where characters ``start`` to ``end`` (excluded) of the text came from.
+        """Return the span in the original of characters ``start`` to ``end`` (excluded).
 
         Raises
         ------
@@ -173,11 +173,11 @@ class Readable:
 def readable(text: str) -> Readable:
     r"""Return a text as a reader sees it, traceable to the original.
 
-    Characters without a glyph and control characters are dropped, compatibility variants become
-    the plain character (NFKC), Latin letters lose marks that no precomposed letter has,
-    look-alikes of other scripts become Latin letters in words that mix scripts or consist of
-    look-alikes throughout (not within text of that script), letters set apart become words, and
-    runs of white space become one space or, where they hold one, one line break.
+    Characters without a glyph and control characters are dropped. Compatibility variants become the
+    plain character (NFKC). Latin letters lose marks that no precomposed letter has. Look-alikes of
+    other scripts become Latin letters in words that mix scripts or consist only of look-alikes, but
+    not within text of that script. Separated letters become words. A run of white space becomes one
+    line break if it contains one, else one space.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def readable(text: str) -> Readable:
     True
     """
     view = Readable(text, text)
-    # Dashes and quotation marks are most of what most texts have beyond ASCII.
+    # In most texts, most characters beyond ASCII are dashes and quotation marks.
     if not text.isascii():
         beyond = beyond_ascii(text)
         if _DROPPED.search(beyond):
@@ -222,7 +222,7 @@ def readable(text: str) -> Readable:
                 view = _fold_confusables(view)
     if _SPACED_HINT(view.text) and _SPACED.search(view.text):
         view = view.replaced(_SPACED_SHORT, lambda found: found.group().replace(found.group(1), ""))
-    # No other blanks than single spaces and ends of lines.
+    # Quick path: all blanks are single spaces and ends of lines.
     blanks = view.text.replace("\n", " ")
     if blanks.isprintable() and "  " not in blanks:
         return view
@@ -230,7 +230,7 @@ def readable(text: str) -> Readable:
 
 
 def translated(text: str, table: Mapping[int, str]) -> str:
-    """Return a text with its characters beyond ASCII translated, of which most texts have few."""
+    """Return a text with its characters beyond ASCII translated; most texts have few of them."""
     return _BEYOND_ASCII.sub(lambda match: match.group().translate(table), text)
 
 
@@ -240,12 +240,12 @@ def beyond_ascii(text: str) -> str:
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Return where sentences lie: start and end (excluded), without the white space around.
+    """Return the spans of sentences: start and end (excluded), without the white space around.
 
-    A full stop, exclamation or question mark before white space ends one, so do their Chinese
-    relatives anywhere and line breaks. Longer ones than :data:`MAX_SENTENCE` characters are cut,
-    between words where possible. Abbreviations are not known: short sentences too many are better
-    than a long one that hides a short one.
+    A sentence ends at a full stop, exclamation or question mark before white space, at a Chinese
+    counterpart anywhere, or at a line break. Sentences longer than :data:`MAX_SENTENCE` characters
+    are cut, between words if possible. Abbreviations end a sentence too: too many short sentences
+    are better than a long one that hides a short one.
 
     Examples
     --------
@@ -279,7 +279,7 @@ def words(text: str) -> list[str]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where the words lie that :func:`words` returns, in its order; ends are excluded.
+    """Return the spans of the words that :func:`words` returns, in order; ends are excluded.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     if text.isascii():
         return [match.span() for match in _ASCII_TOKEN.finditer(text.lower())]
     folded = [character.casefold() for character in text]
-    # One character may become several.
+    # Case folding may turn one character into several.
     origin = [place for place, letters in enumerate(folded) for _ in letters]
     return [
         (origin[match.start()], origin[match.end() - 1] + 1)
@@ -299,7 +299,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def encoded_words(text: str) -> list[bytes]:
-    """Return what :func:`words` does, in UTF-8; of ASCII, in half the time."""
+    """Return the result of :func:`words` in UTF-8; ASCII text takes half the time."""
     if text.isascii():
         return text.lower().encode().translate(_ASCII_WORDS).split()
     return [word.encode() for word in _TOKEN.findall(text.casefold())]
@@ -311,7 +311,7 @@ def _add_sentence(text: str, start: int, end: int, spans: list[tuple[int, int]])
             start += 1
         if end - start <= MAX_SENTENCE:
             break
-        # Not before the middle: a cut close to the start would hardly shorten what is left.
+        # Not before the middle: a cut close to the start would hardly shorten the rest.
         cut = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
         cut = cut if cut > 0 else start + MAX_SENTENCE
         spans.append((start, cut))
@@ -345,7 +345,7 @@ def _shortened(blank: str) -> str:
 
 
 def _fold_confusables(view: Readable) -> Readable:
-    """Make look-alikes Latin, but neither in a word of another script nor next to one."""
+    """Make look-alikes Latin, except in or near words of another script."""
     text = view.text
     if not _CONFUSABLE_LETTER.search(text):
         return view
@@ -370,12 +370,12 @@ def _fold_confusables(view: Readable) -> Readable:
 def _near_foreign(
     text: str, spans: Sequence[tuple[int, int]], kinds: Sequence[str], number: int
 ) -> bool:
-    """Return whether a word beyond ASCII stands near one of another script, in words."""
+    """Return whether a word beyond ASCII is within a few words of one of another script."""
     for step in (-1, 1):
         away, at = 0, number
         while 0 <= at + step < len(spans):
             (_, end), (start, _) = sorted((spans[at], spans[at + step]))
-            # So many words of ASCII, of which no more than needed are looked at.
+            # Count the ASCII words between, but no more than needed.
             away += 1 + sum(1 for _ in islice(_WORD.finditer(text, end, start), _NEAR))
             at += step
             if away > _NEAR:
@@ -386,7 +386,7 @@ def _near_foreign(
 
 
 def _kind(word: str) -> str:
-    """Return whether a word beyond ASCII is plain, mixed, all look-alikes, or another script's."""
+    """Return the kind of a word beyond ASCII: "plain", "mixed", "alike" or "foreign"."""
     if not _CONFUSABLE_LETTER.search(word):
         return "plain" if any(map(_is_latin, word)) else "foreign"
     alike = sum(ord(letter) in _CONFUSABLE for letter in word)
@@ -396,11 +396,11 @@ def _kind(word: str) -> str:
     if latin:
         return "mixed"
     if alike == len(word):
-        # A letter by itself may be a symbol, and tells nothing about the words around.
+        # A single letter may be a symbol, and says nothing about the words around.
         return "alike" if alike > 1 else "plain"
     return "foreign"
 
 
 def _is_latin(letter: str) -> bool:
-    """Return whether it is a Latin letter, digits and ligatures aside."""
+    """Return whether a character is a Latin letter, apart from digits and ligatures."""
     return letter.isalpha() and (letter <= "\u024f" or "\u1e00" <= letter <= "\u1eff")

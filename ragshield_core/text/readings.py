@@ -1,4 +1,4 @@
-"""What was read in texts, remembered: several detectors and calls read the same text."""
+"""Cache of the readings of texts: several detectors and calls read the same text."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy as np
 
 Reading = TypeVar("Reading")
 
-# Texts whose reading is remembered, and characters of the longest, some MB in all: a new entry is
-# scored, explained and learned, and at retrieval the same passages come again and again.
+# Number of cached readings, and characters of the longest text, some MB in all: a new entry is
+# scored, explained and learned, and a retrieval finds the same passages again and again.
 REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
-# Of readings that are a few numbers: thresholds are taken by the same sample again and again, of
-# 4,000 texts for the usual rate, and among them come new ones.
+# Number of cached readings of a few numbers each: the same sample, of 4,000 texts for the usual
+# rate, sets thresholds again and again, and new texts come between.
 SMALL_REMEMBERED = 10_000
 
 
-# Readings that another process has made, by the name of who reads and by text.
+# Readings that another process has made, by the name of the reader and by text.
 _GIVEN: ContextVar[Mapping[str, Mapping[str, Any]] | None] = ContextVar("given", default=None)
 
 
 class Remembered(Generic[Reading]):
-    """Reads texts, and remembers the latest short ones and the latest long one; a decorator.
+    """Decorator that caches the readings of the latest short texts and of the latest long one.
 
     Parameters
     ----------
     read
-        Returns the reading of one text. Readings must not be changed.
+        Returns the reading of one text. Callers must not change it.
     most
-        How many short ones are remembered.
+        Number of short texts whose readings are cached.
     again
-        Makes a reading of what JSON makes of it.
+        Restores a reading from its JSON form.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Remembered(Generic[Reading]):
     ) -> None:
         update_wrapper(self, read)
         self._again = again
-        # Under which its readings are kept beside an event.
+        # Name under which events store its readings.
         self.name = f"{read.__module__}.{getattr(read, '__qualname__', type(read).__qualname__)}"
         self._short = lru_cache(maxsize=most)(read)
         self._long = lru_cache(maxsize=1)(read)
@@ -59,7 +59,7 @@ class Remembered(Generic[Reading]):
         return self._short(text) if len(text) <= REMEMBERED_LENGTH else self._long(text)
 
     def again(self, kept: Sequence[Any]) -> list[Reading]:
-        """Return readings by what JSON has made of them."""
+        """Return readings from their JSON form."""
         return list(map(self._again, kept))
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ class Remembered(Generic[Reading]):
 
 
 def read(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> dict[str, list[Any]]:
-    """Return what readers read in texts, by their names, JSON-ready; nothing of long texts."""
+    """Return the JSON-ready readings of all short texts, by name of the reader."""
     short = [text for text in texts if len(text) <= REMEMBERED_LENGTH]
     return {reader.name: [_plain(reader(text)) for text in short] for reader in readers}
 
@@ -78,7 +78,7 @@ def read(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> dict[str, 
 def given(
     texts: Sequence[str], kept: Mapping[str, Sequence[Any]], readers: Sequence[Remembered[Any]]
 ) -> Iterator[None]:
-    """Yield while readers take what :func:`read` returned for what they would read in texts."""
+    """Let readers reuse the results of :func:`read` for these texts inside the context."""
     short = [text for text in texts if len(text) <= REMEMBERED_LENGTH]
     known = {
         reader.name: dict(zip(short, reader.again(kept[reader.name]), strict=True))
