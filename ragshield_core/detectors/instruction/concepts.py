@@ -1,16 +1,16 @@
-"""Ideas that an instruction to a model is made of, and how much each combination of them says.
+"""Model of the ideas in an instruction to a model, with a weight for each combination of ideas.
 
-Rules find wordings; an author who words the same order differently passes them. Here a sentence is
-reduced to the ideas in it (who is addressed, what is controlled, by which verb in which mood, on
-what condition), and a logistic model of ideas, of their order and of pairs of them tells an order
-to a model from an order to a person. Words, in seven languages, and weights are in a data file.
+Rules find wordings; an author who words the same order differently passes them. This module reduces
+a sentence to its ideas (the addressee, the controlled object, the verb and its mood, the
+condition), and a logistic model of ideas, of their order and of pairs of them tells an order to a
+model from an order to a person. Words, in seven languages, and weights are in a data file.
 
 The weights were fitted by logistic regression (scikit-learn, L2) on orders to models and to people
-that were written for this project, against passages of public corpora; of each text the stretch
+that were written for this project, against passages of public corpora; the stretch of each text
 that the model itself finds most suspicious counts (multiple-instance learning). Log-odds are
 shifted so that 0 is convincing. Those texts were not kept. ``benchmarks/fit_instruction_model.py``
-fits weights in the same way on texts that are; they find fewer attacks in unseen wordings, so that
-these stay (``benchmarks/results/instruction_model.md``).
+fits weights in the same way on texts that were kept; these weights find fewer attacks in unseen
+wordings, so that the older ones stay (``benchmarks/results/instruction_model.md``).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from ragshield_core.text.characters import CJK
 from ragshield_core.text.lexicon import Lexicon
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
-# Sentences read together: at most this many, and short ones only up to this many characters.
+# At most this many sentences are read together, and more than two only up to JOINED_LENGTH.
 MAX_JOINED = 5
 MAX_REASONS = 4
-# Ideas that a sentence needs to be looked at more closely.
+# Number of ideas from which a sentence is read closely.
 MIN_IDEAS = 2
-# Function words of English that settle the language where it is the usual one.
+# Number of English function words that settle the language in a text that is usually English.
 ENOUGH_VOTES = 3
-# So many words tell the language of a text.
+# Number of words that decide the language of a text.
 MAX_LANGUAGE_WORDS = 200
 JOINED_LENGTH = 220
-# Sentences without an order that make the rest of a text statements.
+# Number of sentences without an order from which the rest of a text counts as statements.
 MIN_STATEMENTS = 2
 
 _CJK = re.compile(f"[{CJK}]")
-# Marks between letters, as in "don't", are none.
+# Marks between letters, as in "don't", are not tokens.
 _TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
 _OPENING = frozenset(
     ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
 )
-# Words that an imperative may follow without being less of one.
+# Words that may precede an imperative.
 _LEADING = frozenset(
     re.split(
         " ",
@@ -76,14 +76,14 @@ _URL = re.compile(
     r"https?://|www\.|//[a-z0-9-]{2,40}\.|\b[a-z0-9-]{2,40}\.[a-z]{2,12}/"
     r"|\b[a-z0-9-]{2,40}\.(?:com|net|org|io|dev|app|info|example|test)\b"
 )
-_PART_OF_URL = re.compile(r"\.[a-z]|//|www\.")  # which is found quicker
+_PART_OF_URL = re.compile(r"\.[a-z]|//|www\.")  # a faster first test
 
 
 def _url(plain: str) -> bool:
     return bool(_PART_OF_URL.search(plain) and _URL.search(plain))
 
 
-# Each with what a sentence must have some of, looked for first because it is quicker.
+# Name of each sign, substrings one of which a sentence needs (a faster first test), and the test.
 _SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
     ("url", (".",), _url),
     ("query_string", ("?",), re.compile(r"\?[\w-]{1,24}=").search),
@@ -100,7 +100,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
 )
 _CALLING = frozenset(",:\uff0c\uff1a")
 _QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
-# Ideas of which a verb says what is to be done; asked for their mood.
+# Ideas whose verb names an action; only these have a mood.
 ACTS = (
     "say",
     "compose",
@@ -113,7 +113,7 @@ ACTS = (
     "prefer",
     "role",
 )
-# One idea soon after another, within so many tokens.
+# Pairs of ideas, the second after the first within this many tokens.
 ORDERED: tuple[tuple[str, str, int], ...] = (
     ("ai", "must", 5), ("helper", "must", 4), ("note", "ai", 5), ("note", "helper", 4),
     ("note", "user", 3), ("your", "reply", 3), ("your", "orders", 4), ("your", "meta", 3),
@@ -145,14 +145,14 @@ MUST_REACH = 6
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """The most suspicious stretch of sentences by the ideas in it."""
+    """The stretch of sentences whose ideas are most suspicious."""
 
     logit: float  # log-odds of an instruction to a model against other text
     span: tuple[int, int]  # of the stretch, in characters of the plain text
     mask: int  # the ideas found there, as bits
 
     def reasons(self) -> tuple[str, ...]:
-        """Return the ideas, or pairs of ideas, that speak for it most, the strongest first."""
+        """Return the ideas, or pairs of ideas, with the most weight, the heaviest first."""
         return tuple(model().reasons(self.mask)[:MAX_REASONS])
 
 
@@ -239,7 +239,7 @@ class Model:
         return sum(1 << self.number[name] for name in names)
 
     def _dull(self, mask: int) -> bool:
-        """Return whether the ideas of a sentence are so few that order cannot matter."""
+        """Return whether a sentence has too few ideas for their order to matter."""
         if (mask & self.anchors).bit_count() < MIN_IDEAS:
             return True
         return self.gate_bias + sum(self.gate.get(n, 0.0) for n in _numbers(mask)) < 0.0
@@ -255,7 +255,7 @@ class Model:
         return total
 
     def reasons(self, mask: int) -> list[str]:
-        """Return what speaks for an instruction, the heaviest first."""
+        """Return the ideas and pairs that are evidence of an instruction, the heaviest first."""
         present = _numbers(mask)
         weights = {self.names[n]: self.single.get(n, 0.0) for n in present}
         for number in present:
@@ -265,11 +265,11 @@ class Model:
         return sorted((n for n, w in weights.items() if w > 0), key=lambda name: -weights[name])
 
     def language(self, words: Sequence[str]) -> str:
-        """Return the language of words by how many of them are function words, then by ideas."""
+        """Return the language with the most function words among these words, then most ideas."""
         return self._read(words, None)[0]
 
     def _read(self, words: Sequence[str], usual: str | None) -> tuple[str, list[int]]:
-        """Return the language of words, and the ideas of each in it."""
+        """Return the language of words, and the ideas of each word in it."""
         if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
             return "en", self.lexicons["en"].ideas(words)
         there = frozenset(words)
@@ -277,7 +277,7 @@ class Model:
             language: 2 * len(stopwords & there) + (language == usual)
             for language, stopwords in self.stopwords.items()
         }
-        # Even one vote apart, a short order may have no function word but one of both languages.
+        # One vote is not decisive: the only function word of a short order may be in two languages.
         least = max(votes.values()) - 1
         near = (language for language, count in votes.items() if count >= least)
         found = {language: self.lexicons[language].ideas(words) for language in near}
@@ -286,9 +286,9 @@ class Model:
         return max(found.items(), key=lambda item: (sum(map(bool, item[1])), votes[item[0]]))
 
     def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
-        """Return the ideas of one sentence as bits: 0 where too few could be there.
+        """Return the ideas of one sentence as bits, 0 if it has too few.
 
-        It comes in small letters without marks, and as it was; ``usual`` is the language around it.
+        ``plain`` is in lower case without marks; ``usual`` is the language of the text around.
         """
         if not plain.isascii() and _CJK.search(plain):
             tokens = self.chinese_token.findall(plain)
@@ -309,7 +309,7 @@ class Model:
         return self._syntax(tokens, bits) | self._signs_of(plain, original)
 
     def _signs_of(self, plain: str, original: str) -> int:
-        """Return the signs of addresses, labels and the like in a sentence, as bits."""
+        """Return the signs in a sentence, such as addresses and labels, as bits."""
         bits = 0
         for bit, hints, found in self.signs:
             for hint in hints:
@@ -343,7 +343,7 @@ class Model:
     def _moods(
         self, tokens: Sequence[str], ideas: Sequence[int], marked: Sequence[tuple[int, int]]
     ) -> int:
-        """Return which acts are in the imperative or an obligation, and who is called."""
+        """Return the acts in the imperative or an obligation, and whether a model is addressed."""
         mask, obliged = 0, -MUST_REACH - 1
         for at, bits in marked:
             word = tokens[at - 1] if at else "."
@@ -374,8 +374,8 @@ def windows(
 ) -> list[tuple[int, int, int]]:
     """Return stretches of sentences: ideas, first sentence, last sentence (included).
 
-    A text that gives orders throughout is a manual or an exam; one order among statements is not
-    at home there, which is an idea of its own.
+    A text that gives orders throughout is a manual or an exam. One order among statements is out of
+    place, which is an idea of its own.
     """
     found = []
     orders = [at for at, mask in enumerate(masks) if mask & known.orders]
@@ -404,7 +404,7 @@ def stretches(
     spans: Sequence[tuple[int, int]],
     words: Sequence[Sequence[str]],
 ) -> list[tuple[int, int, int]]:
-    """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
+    """Return the :func:`windows` of a text, from the arguments of :func:`strongest`."""
     usual = known.language(list(islice(chain.from_iterable(words), MAX_LANGUAGE_WORDS)))
     masks = [
         known.ideas(plain[start:end], original[start:end], listed, usual)
@@ -421,8 +421,8 @@ def strongest(
 ) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
-    The text comes in small letters without marks and as it was, of equal length; with its sentences
-    and the words of each. None if no sentence holds two ideas.
+    ``plain`` is the text in lower case without marks, with the same length as ``original``;
+    ``words`` are those of each sentence. None if no sentence holds two ideas.
     """
     known = model()
     best, where = float("-inf"), None

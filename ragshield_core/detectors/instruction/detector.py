@@ -1,4 +1,4 @@
-"""Text that addresses the model that will read it, rather than the people it pretends to be for."""
+"""Detector of text that addresses the model instead of its pretended human readers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ragshield_core.text.languages import unknown_language
 from ragshield_core.text.normalized import sentences
 
 QUOTED = 80
-# Entries that give orders and make up so large a share of a sample that nobody has vouched for are
-# taken for poison: in each of eleven clean corpora at most one entry in six hundred gives any;
-# fewer hardly move the threshold, and more than a twentieth of what stands in a store are what it
-# is about.
+# Entries that give orders count as poison if their share of an unvetted sample is in this range. In
+# each of eleven clean corpora at most one entry in six hundred gives orders; a smaller share hardly
+# moves the threshold. If more than a twentieth of the stored entries give orders, orders are the
+# topic of the store.
 DOUBTFUL = (0.0025, 0.05)
-# A weight of 2.9, twice that of one strong rule. Technical pages that resemble orders, such as "do
-# not accept", stay below.
+# A weight of 2.9, twice that of one strong rule. Technical pages with phrases like orders, such as
+# "do not accept", stay below.
 BEYOND_DOUBT = 1 - math.exp(-RATE * 2.9)
 
 
@@ -41,30 +41,30 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
     """Find text that instructs the model instead of informing the reader.
 
     A document of a knowledge base has readers; a prompt injection has an executor. Rules of a data
-    file, most of them English, look for the grammar of that: dismissal of earlier instructions,
-    conditions on what a user asks with the answer to give, commands about the reply, forged role
+    file, most of them English, look for the grammar of commands: dismissal of earlier instructions,
+    conditions on the user's question with the answer to give, commands about the reply, forged role
     markers and chat templates, tool calls, links that carry data away, refusals on demand, and
     claims that all other sources are wrong. Each text is first made readable (look-alikes,
-    zero-width and spaced letters, digits for letters), and what is hidden or encoded in it (base64,
-    hexadecimal, percent, entities) is decoded and read as well.
+    zero-width and spaced letters, digits for letters). Hidden or encoded parts (base64,
+    hexadecimal, percent, entities) are decoded and read as well.
 
     Combinations of ideas find orders in thirty languages
     (:mod:`ragshield_core.detectors.instruction.languages`). A text in another language is reported
     as not judged.
 
-    Rules know wordings. What they do not know, a model of ideas finds (see
-    :mod:`ragshield_core.detectors.instruction.concepts`): who is addressed, what is controlled, by
-    which verb in which mood, on what condition, and whether an order stands alone among statements.
-    It also speaks for texts that tell people what to do: a rule for wording counts less where the
-    ideas around it are those of a letter, an exam or a manual.
+    Rules know wordings. A model of ideas finds other wordings, by the addressee, the controlled
+    object, the verb and its mood, the condition, and whether an order stands alone among statements
+    (see :mod:`ragshield_core.detectors.instruction.concepts`). It also clears texts that give
+    orders to people: a rule for wording counts less if the ideas around it are those of a letter,
+    an exam or a manual.
 
-    The score is that of the most suspicious sentences in a row, so that an injection does not
-    thin out in a long passage; what a model reads with the text, such as a title from metadata
+    The score is that of the most suspicious sentences in a row, so that a long passage does not
+    dilute an injection. The context that a model reads with the text, such as a title from metadata
     (the batch's ``contexts``), is judged like the text. The weights of the heaviest rule of each
-    family found there are added up; the larger of that and the weight of the ideas, with a third of
-    the lesser, make ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no
-    evidence: rules need a verb and what it is about, and scores up to :attr:`floor` are never acted
-    on.
+    family in these sentences are added up; this sum and the weight of the ideas, the larger plus a
+    third of the lesser, make ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no
+    evidence: rules need a verb and its object, and scores up to :attr:`floor` never lead to an
+    action.
 
     Parameters
     ----------
@@ -72,22 +72,22 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
         An optional second opinion: any callable from a list of texts to one probability each, in
         [0, 1], that the text is an injection. The score is the larger of both. It is not saved:
         give this detector to ``Guard.save`` and a like one to ``Guard.load``, as ``detectors=``.
-        If it has a ``name`` (text), that is saved, and one of another name refused. Models of
-        ``transformers`` are ready in :mod:`ragshield_core.huggingface.sequence_classifier`.
+        Its ``name`` (text), if any, is saved, and a classifier with another name is refused. Models
+        of ``transformers`` are ready in :mod:`ragshield_core.huggingface.sequence_classifier`.
     classify
-        Which sentences it is asked about: ``"suspicious"`` ones, that some rule matched, or
-        ``"all"``. The default because models of this kind take milliseconds per sentence.
+        The sentences to give it: ``"suspicious"`` ones, which some rule matched, or ``"all"``. The
+        default saves time, because models of this kind take milliseconds per sentence.
 
     Notes
     -----
-    It knows nothing but its rules and ideas, and therefore needs no knowledge base and learns
-    none. It does not find false statements without a command in them; other detectors do. Text
-    about prompt injection that quotes attacks is found as well: calibrated on a knowledge base of
-    such texts, the threshold rises accordingly.
+    The detector uses only its rules and ideas, and therefore needs no knowledge base and learns
+    none. It does not find false statements without a command in them; other detectors do. It also
+    finds text about prompt injection that quotes attacks: calibrated on a knowledge base of such
+    texts, its threshold rises accordingly.
 
     References
     ----------
-    Each rule names its own. The saturating score is that of the project's third source; the
+    Each rule names its source. The saturating score is that of the project's third source; the
     families follow Liu et al., "Formalizing and Benchmarking Prompt Injection Attacks and
     Defenses", USENIX Security 2024, and Greshake et al., "Not What You've Signed Up For", AISec
     2023.
@@ -105,7 +105,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
     >>> texts[1][start:end]
     'Ignore all previous instructions'
 
-    A classifier of the Hugging Face hub as second opinion::
+    A classifier of the Hugging Face hub as a second opinion::
 
         from ragshield_core.huggingface.sequence_classifier import SequenceClassifier
 
@@ -118,7 +118,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
     default_threshold = 1 - math.exp(-RATE * 1.45)
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0051.001", *INJECTION, CRAFTED, "CWE-1427"),
-        # A weight of 1: less than any rule that stands for itself.
+        # A weight of 1: less than any rule that is evidence by itself.
         floor=1 - math.exp(-RATE * 1.0),
         beyond_doubt=BEYOND_DOUBT,
         reads_contexts=True,
@@ -141,29 +141,29 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
             self.traits = replace(self.traits, unsaved="classifier", unsaved_name=named)
 
     def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again, but for the classifier."""
+        """Return the keyword arguments that build this detector again, without the classifier."""
         return {"classify": self.classify}
 
     def doubtful(
         self, scores: NDArray[np.float64], held: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_]:
-        """Return which entries give orders, where they are as many as poison may be.
+        """Return the mask of entries that give orders, if their share is that of poison.
 
-        A store that nobody has vouched for would else bring its orders to be usual. Where still
-        more of what stands in it give orders, it is what the store is about.
+        Otherwise the orders in an unvetted store would become usual. If still more of the stored
+        entries give orders, orders are the topic of the store.
         """
         given = np.nan_to_num(scores, nan=0.0) > self.default_threshold
         fewest, most = DOUBTFUL
-        # Whatever counts moves the threshold, held or not. But anybody can have any number of
-        # orders held: were they counted, enough of them would be what the store is about.
+        # Every entry moves the threshold, held or not. But an attacker can get any number of orders
+        # held: if these counted here, enough of them would make orders the topic of the store.
         standing = given if held is None else given[~held]
         usual = standing.size > 0 and standing.mean() > most
-        # What a classifier of the user's says of clean texts is not known.
+        # The scores of a user's classifier on clean texts are unknown.
         known = self.classifier is None and len(given) > 0
         return given if known and given.mean() >= fewest and not usual else np.zeros_like(given)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return the rows in a language or script that is not known, unless they give orders."""
+        """Return the rows in an unknown language or script, unless they give orders."""
         return {
             row: f"{reason}, which no rule for orders knows"
             for row, reason in enumerate(map(unknown_language, batch.texts))
@@ -178,7 +178,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
         return np.array([max(each.score, opinion[0]) for each, opinion in both], dtype=np.float64)
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
-        """Return rule, family and the words that it found."""
+        """Return, for each text, the heaviest rule, its weight and the words that it found."""
         found = list(map(suspicion, texts))
         opinions = self._opinions(texts, found)
         return [
@@ -189,7 +189,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
     def _opinions(
         self, texts: Sequence[str], found: Sequence[Suspicion]
     ) -> list[tuple[float, tuple[int, int]]]:
-        """Return, per text, the highest probability of its sentences, and where that one lies."""
+        """Return, per text, the highest probability of its sentences, and that sentence's span."""
         best = [(0.0, (0, 0))] * len(texts)
         if self.classifier is None:
             return best
@@ -228,7 +228,7 @@ def _evidence(
     if not found.hits:
         return Evidence(sentence="no instruction to a model was found (weight 0.0)")
     first = found.hits[0]
-    # Of each other family the heaviest: the hits of one come in that order.
+    # The heaviest hit of each other family: hits are in the order of their weight.
     families = {hit.family: hit.rule for hit in reversed(found.hits)}
     also = [hit.rule for hit in found.hits if families.pop(hit.family, None) == hit.rule][1:]
     rule = f"rule {first.rule}"

@@ -1,8 +1,8 @@
-"""Sentences of a text that may be orders, and features of their mood.
+"""Gate that chooses the sentences of a text that may be orders, and features of their mood.
 
-The gate is cheap, and chooses rather too many than too few. A vector of an embedding model is
-mostly topic; the mood (function words, signs, imperatives, ideas) is none, so that both together
-tell an order in a source that was never seen.
+The gate is cheap, and chooses too many sentences rather than too few. A vector of an embedding
+model mostly encodes the topic; the mood (function words, signs, imperatives, ideas) does not depend
+on it, so that both together reveal an order in a source that was never seen.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ragshield_core.text.languages import language_of
 from ragshield_core.text.normalized import Readable, readable, sentences
 from ragshield_core.text.readings import Remembered
 
-# Sentences of one text that are embedded, the most likely ones, so that no text costs more.
+# Most sentences of one text to embed, the most likely ones, to bound the cost of a text.
 MOST_CANDIDATES = 12
-# Shorter ones, in characters, are headings and fields; longer ones are cut.
+# Shorter sentences, in characters, are headings and fields; longer ones are cut.
 SHORTEST, LONGEST = 10, 320
-# In a language that no lexicon knows, every sentence of up to so many characters may be an order.
+# In a language without a lexicon, every sentence of up to this many characters may be an order.
 SHORT = 400
-# Candidates are at most this share of the characters of a text, or so many characters.
+# Candidates are at most this share of the characters of a text, or this many characters.
 SHARE, ROOM = 0.12, 120
-# So much of a text tells its language.
+# Characters at the beginning of a text that decide its language.
 BEGINNING = 2_000
-# Fewer words are headings and fields.
+# Sentences with fewer words are headings and fields.
 FEWEST_WORDS = 3
 
-# Values of records end where their quotation marks do; rows of tables, in cells.
+# Values of records end at their quotation marks, cells of a table at bars.
 _PARTS = re.compile(
     r"[\"'][\]}\s]{0,8}[,:]\s{0,8}[\[{\s]{0,8}(?=[\"'])|\s\|\s|<!--|-->|\s//\s|/\*|\*/|(?<=\S)\s#\s"
 )
@@ -57,11 +57,11 @@ class Candidates(NamedTuple):
 
     view: Readable
     sentences: list[tuple[int, int]]
-    """All of them, in order, in characters of the readable text."""
+    """Spans of all sentences, in order, in characters of the readable text."""
     chosen: list[int]
-    """Numbers of those that may be orders, ascending."""
+    """Numbers of the sentences that may be orders, ascending."""
     language: str | None
-    """Of the text, if it is known here."""
+    """The language of the text, if it is a known one."""
 
     def text(self, at: int) -> str:
         """Return the words of a sentence."""
@@ -70,7 +70,7 @@ class Candidates(NamedTuple):
 
 @cache
 def lexicon() -> dict[str, frozenset[str]]:
-    """Return the words of English by what they say of an order."""
+    """Return the English words of the gate, by their role in an order."""
     data = json.loads(files(__package__).joinpath("gate.json").read_text(encoding="utf-8"))
     return {name: frozenset(words.split()) for name, words in data.items()}
 
@@ -106,18 +106,18 @@ def _parts(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _likely(sentence: str, *, unknown: bool) -> float:
-    """Return how likely a sentence is an order, 0 for not at all."""
+    """Return how likely a sentence is an order; 0 rules it out."""
     if len(sentence) < SHORTEST:
         return 0.0
     ideas = n_ideas_in(sentence[:LONGEST])
-    if ideas is not None:  # in another language
+    if ideas is not None:  # the sentence is in another language
         return float(ideas)
     weight = _english(sentence)
     return max(weight, 0.5) if unknown and len(sentence) <= SHORT else weight
 
 
 def words_of_sentence(sentence: str) -> list[str]:
-    """Return the words of a sentence in small letters, and the marks behind which orders begin."""
+    """Return the words of a sentence in lower case, and the marks after which orders may begin."""
     return _WORD.findall(sentence[:LONGEST].lower())
 
 
@@ -149,7 +149,7 @@ def _any() -> frozenset[str]:
 
 
 def imperatives(words: Sequence[str], verbs: frozenset[str]) -> int:
-    """Return how many verbs stand where an order begins."""
+    """Return the number of verbs in places where an order begins."""
     found, opening = 0, True
     for word in words:
         if opening and word in verbs:
@@ -179,7 +179,7 @@ LONG = 40  # words
 
 
 def n_features() -> int:
-    """Return how many features a sentence has."""
+    """Return the number of features of a sentence."""
     return len(_FUNCTION) + N_SIGNS + len(idea_names())
 
 

@@ -1,10 +1,10 @@
-"""A linear head over vectors and moods of sentences, that tells orders to a model.
+"""Linear head over vectors and moods of sentences that recognises orders to a model.
 
-Discriminants between three classes of sentences: orders, by family, and near misses, which were
+Its discriminants separate three classes of sentences: orders by family and near misses, both
 written for this project (the folder ``corpus``), and candidates of the knowledge base itself, which
-are what is usual there. Families have little in common but that they are orders: one discriminant
-for all finds fewer than one for each. Sums of products are all it takes, so that parts of the
-knowledge base can be held out without a pass over the rest.
+are usual there. Families share little except being orders: one discriminant for all finds fewer
+than one for each. A fit needs only sums of products, so that parts of the knowledge base can be
+held out without a pass over the rest.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ragshield_core.detectors.instruction.gate import moods, n_features
 # Returns a vector for each text.
 Embed = Callable[[list[str]], Any]
 
-# Usual sentences are of two kinds: near misses, where no order was ever seen, and candidates of the
-# knowledge base. These are their weights, whatever their numbers.
+# Weights of the two kinds of usual sentences, independent of their numbers: near misses, none of
+# which is an order, and candidates of the knowledge base.
 OF_NEAR, OF_KNOWN = 0.04, 0.96
-# Share of orders in the covariance, and what is added to its diagonal.
+# Share of orders in the covariance, and the ridge added to its diagonal.
 OF_ORDERS, RIDGE = 0.3, 0.06
-# Vectors are scaled so that their spread in the corpus is this, beside moods of 0 and 1.
+# Vectors are scaled to this spread in the corpus, beside moods of 0 and 1.
 SPREAD = 4.0
-# A model whose vectors tell orders from near misses no better than this (area under the curve, a
-# coin's is .5) does not know what they say.
+# A model does not understand orders if its vectors separate them from near misses no better than
+# this (area under the curve; a coin has .5).
 TELLS = 0.7
-# How high the near misses of a language score, so that all languages are held against the same.
+# Quantile of the scores of near misses at which all languages are made equal.
 HIGH = 0.9
 SEED = 0
 
@@ -52,7 +52,7 @@ class Sentence(NamedTuple):
 
 @cache
 def corpus() -> tuple[Sentence, ...]:
-    """Return the orders and near misses that come with the package, English ones first."""
+    """Return the orders and near misses of the package, English ones first."""
     found = []
     folder = files(__package__).joinpath("corpus")
     for file in sorted(folder.iterdir(), key=lambda file: (file.name[:3] != "en.", file.name)):
@@ -69,7 +69,7 @@ def corpus() -> tuple[Sentence, ...]:
 
 @cache
 def _columns() -> tuple[NDArray[np.bool_], NDArray[np.str_], NDArray[np.str_]]:
-    """Return of each sentence of the corpus whether it is an order, its language and family."""
+    """Return, for each sentence of the corpus, whether it is an order, its language and family."""
     _, orders, families, languages = zip(*corpus(), strict=True)
     return np.array(orders), np.array(languages), np.array(families)
 
@@ -81,13 +81,13 @@ def _corpus_moods() -> NDArray[np.float32]:
 
 @cache
 def made_of() -> str:
-    """Return what tells another corpus, or other features, from these."""
+    """Return a hash that identifies the corpus and the features."""
     content = json.dumps([n_features(), *corpus()], ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def sums_of(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return what a discriminant needs to know of rows; sums of parts are those of the whole.
+    """Return the sums of rows for a discriminant; those of parts add up to those of the whole.
 
     Shape (n_columns + 1, n_columns + 1): the number of rows at the corner, their sum in the first
     row, and the sum of their products.
@@ -104,10 +104,10 @@ def discriminants(
     near: NDArray[np.float64],
     known: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return what tells each family of orders, and all of them, from other sentences.
+    """Return discriminants of each family of orders, and of all orders, from other sentences.
 
-    Linear discriminants with a covariance that all share. On each, a near miss scores 0 and an
-    order of its family 1, on average. Given sums of each family of orders, of near misses, and of
+    They are linear, with a shared covariance. On each, a near miss scores 0 and an order of its
+    family 1, on average. The arguments are sums for each family of orders, for near misses, and for
     candidates of the knowledge base; shape (n_discriminants, n_columns + 1), the bias first.
     """
     usual = [(near, OF_NEAR)] + ([] if known is None or not known[0, 0] else [(known, OF_KNOWN)])
@@ -138,7 +138,7 @@ def highest(weights: NDArray[np.float64], rows: NDArray[np.float32]) -> NDArray[
 
 
 def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
-    """Return the area under the curve: how often an order scores above another sentence.
+    """Return the area under the curve: the probability that an order outscores another sentence.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def _by_vectors(
 
 
 def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
-    """Return how well vectors alone tell orders apart that were held out."""
+    """Return the area under the curve for held-out sentences, with vectors alone."""
     fold = np.random.default_rng(SEED).integers(0, N_FOLDS, len(vectors))
     scores = np.zeros(len(vectors))
     for part in range(N_FOLDS):
@@ -171,10 +171,10 @@ def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> 
 
 
 class Model:
-    """An embedding model, as far as orders go: what it makes of the corpus.
+    """An embedding model's view of orders: its vectors of the corpus.
 
-    It has vectors of the sentences of those languages in which the model tells orders apart, and
-    how well it does; of none if it does not at all.
+    It has the vectors and the area under the curve of the languages in which the model tells orders
+    apart; of no language if it does not do so in English.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Model:
         orders, spoken, families = _columns()
         self.orders, self.spoken, families = orders[own], spoken[own], families[own]
         given = vectors.astype(np.float32)
-        # The language of a sentence is most of what a vector says of many models: it is taken off.
+        # The vectors of many models mostly encode the language, which is subtracted.
         self.means |= {name: given[self.spoken == name].mean(axis=0) for name in languages}
         if len(given):
             self.means[None] = given.mean(axis=0)
@@ -200,7 +200,7 @@ class Model:
     def _sums(
         self, families: NDArray[np.str_], among: NDArray[np.bool_]
     ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-        """Return those of each family of orders, and of near misses."""
+        """Return the sums of each family of orders, and of near misses."""
         orders = self.orders & among
         names = sorted(set(families[orders].tolist()))
         found = [sums_of(self.rows[orders & (families == name)]) for name in names]
@@ -208,7 +208,7 @@ class Model:
 
     @classmethod
     def of(cls, embed: Embed) -> Self:
-        """Ask an embedding model about the corpus."""
+        """Embed the corpus, and measure the embedding model with it."""
         orders, spoken, _ = _columns()
         vectors, english = embedded(embed, [each.text for each in corpus()]), spoken == "en"
         told = cross_validated(vectors[english], orders[english])
@@ -239,7 +239,7 @@ class Model:
         return vectors - np.array(means, dtype=np.float32).reshape(len(means), -1)
 
     def fitted(self, known: NDArray[np.float64]) -> Head:
-        """Return the head for a knowledge base, of whose candidates the sums are known."""
+        """Return the head for a knowledge base, given the sums of its candidates."""
         english = discriminants(*self._english, known)
         others = discriminants(*self._every, known) if len(self.languages) > 1 else english
         high = {}
@@ -250,9 +250,9 @@ class Model:
 
 
 class Head(NamedTuple):
-    """Discriminants, and what near misses of a language score above those of English.
+    """Discriminants, and the lead of each language's near misses over the English ones.
 
-    English has its own, because sentences of all languages together tell less of each.
+    English has its own discriminants, because those of all languages fit each language less.
     """
 
     english: NDArray[np.float64]

@@ -16,11 +16,11 @@ import re2
 
 from ragshield_core.text.languages import folded, languages_of
 
-# The weight of a combination: it convinces alone, unless the sentence talks of attacks or examples.
+# Weight of a combination: it convinces alone, unless the sentence talks about attacks or examples.
 ORDER, TALK = 2.0, 1.0
-# Two neighbouring sentences are read together up to so many characters.
+# Two neighbouring sentences are read together up to this many characters.
 JOINED = 260
-# Combinations of ideas whose order, or none, is remembered: most sentences have one of a few.
+# Number of cached combinations of ideas: most sentences have one of a few.
 COMBINATIONS = 10_000
 
 
@@ -33,10 +33,10 @@ def _stem(stem: str, *, inside: bool) -> str:
 
 @cache
 def _known() -> tuple[dict[str, list[tuple[str, str]]], list[list[set[str]]]]:
-    """Return the beginnings of words with their ideas, by language, and what makes an order."""
+    """Return the beginnings of words with their ideas, by language, and the orders of ideas."""
     data = json.loads(files(__package__).joinpath("languages.json").read_text(encoding="utf-8"))
     languages = {
-        # Where particles stick to words, an idea may begin inside of one.
+        # In languages whose particles stick to words, an idea may begin inside a word.
         name: [
             (_stem(stem, inside=name in data["inside"]), idea)
             for idea, stems in ideas.items()
@@ -44,13 +44,13 @@ def _known() -> tuple[dict[str, list[tuple[str, str]]], list[list[set[str]]]]:
         ]
         for name, ideas in data["languages"].items()
     }
-    # "condition question user|ai": all of these, and one of those.
+    # "condition question user|ai" stands for "condition", "question" and one of "user" and "ai".
     orders = [[set(part.split("|")) for part in order.split()] for order in data["orders"]]
     return languages, orders
 
 
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield sentences; long ones, as those of scripts without full stops, in pieces."""
+    """Yield sentences; long ones, as in scripts without full stops, are split into pieces."""
     for start, end in spans:
         step = end - start if text[start:end].isascii() or end - start <= JOINED else JOINED // 2
         for begin in range(start, end, step):
@@ -58,7 +58,7 @@ def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, 
 
 
 class Order(NamedTuple):
-    """An order to a model: where it stands, the ideas that make it, and how much they say."""
+    """An order to a model: its span, its ideas and their weight."""
 
     span: tuple[int, int]
     ideas: tuple[str, ...]
@@ -107,7 +107,7 @@ def _ideas_in(sentence: str) -> dict[str, set[str]]:
 
 @lru_cache(maxsize=COMBINATIONS)
 def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
-    """Return the names of ideas that make an order together, if some do."""
+    """Return the names of the ideas that together make an order, None if there is no order."""
     for parts in _known()[1]:
         if all(ideas & part for part in parts):
             made = ideas & set().union(*parts) - {"url"}
@@ -117,7 +117,7 @@ def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
 
 @cache
 def _patterns() -> dict[str, Any]:
-    """Return of each language but English a pattern of all beginnings of words with an idea."""
+    """Return, for each language except English, a pattern of all beginnings of words of ideas."""
     found = {}
     for name, language in _known()[0].items():
         stems = sorted({stem for stem, _ in language})
@@ -127,9 +127,9 @@ def _patterns() -> dict[str, Any]:
 
 
 def n_ideas_in(sentence: str) -> int | None:
-    """Return how many words of ideas a sentence in another language than English has.
+    """Return the number of words of ideas in a sentence of another language than English.
 
-    ``None`` where it may be English, or in a language that is not known.
+    ``None`` if the sentence may be English, or in an unknown language.
     """
     names = [name for name in languages_of(sentence) if name in _patterns()]
     if not names:
@@ -145,7 +145,7 @@ def idea_names() -> tuple[str, ...]:
 
 
 def ideas_of(sentence: str) -> list[int]:
-    """Return the numbers of the ideas of a sentence in another language than English."""
+    """Return the numbers of the ideas in a sentence of another language than English."""
     found = set().union(*_ideas_in(sentence).values()) if sentence else set()
     names = idea_names()
     return [number for number, name in enumerate(names) if name in found]

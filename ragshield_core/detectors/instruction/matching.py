@@ -1,4 +1,4 @@
-"""Match a text with rules and ideas, and weigh those that stand together."""
+"""Matches of rules and ideas in a text, and the weight of adjacent ones."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from ragshield_core.text.linear import without_surrogates
 from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Remembered
 
-# How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
+# Rate at which hits saturate: one of weight 1 gives .36, two .59, three .74.
 RATE = 0.45
-# What the model of ideas adds: at log-odds 0, its convincing ones, it convinces alone. Weaker ones
-# are in all kinds of text, most of all in documentation, and only support a rule. Fitted by
-# cross-validation, as is what follows.
+# Weight of the model of ideas: from log-odds 0, its convincing value, it convinces alone. Lower
+# values occur in all kinds of text, most of all in documentation, and only support a rule. These
+# and the following constants were fitted by cross-validation.
 CONVINCING = 1.45
 PER_LOGIT = 0.35
 WEAK_IDEAS = 0.5
 STRONG_IDEAS = 3.0
-# Where the ideas around speak against it, a wording that people use to people as well counts less;
-# the form of a chat template or of a tool call does not.
+# If the ideas around are evidence against an order, a wording that people also use to people counts
+# less; the form of a chat template or of a tool call does not.
 FORMS = frozenset({"chat_template", "exfiltration", "role_marker", "tool_call"})
 DOUBT = 0.3
 DOUBT_FROM = -1.0
 MAX_DOUBT = 0.6
-# Rules and ideas see the same words: the lesser of both adds little.
+# Rules and ideas read the same words: the lesser of both adds little.
 AGREEMENT = 0.35
-# An instruction that was encoded or hidden was put there on purpose.
+# Extra weight of an encoded or hidden instruction, which was placed on purpose.
 CONCEALED = 1.0
-# Matches of one rule that are looked at in one text; more make it no worse.
+# Most matches of one rule in one text; further matches do not raise the score.
 MAX_MATCHES = 20
-# Sentences that one rule looks at together; a question may stand between condition and command.
+# Sentences that one rule reads together; a question may stand between condition and command.
 REACH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A rule that found something, where, in characters of the original text."""
+    """A match of a rule, with its span in characters of the original text."""
 
     rule: str
     family: str
@@ -64,8 +64,8 @@ class Suspicion:
 
     score: float  # in [0, 1): 1 - exp(-0.45 * weight), of rules and ideas together
     hits: tuple[Hit, ...]  # the heaviest first; one per family counts
-    concealed: str | None = None  # how the words were hidden, if they were
-    ideas: tuple[str, ...] = ()  # what the hit of family "ideas" found there
+    concealed: str | None = None  # the way of hiding, if the words were hidden
+    ideas: tuple[str, ...] = ()  # the ideas that the hit of family "ideas" found
 
 
 NOTHING = Suspicion(0.0, ())
@@ -73,7 +73,7 @@ NOTHING = Suspicion(0.0, ())
 
 @Remembered
 def suspicion(text: str) -> Suspicion:
-    """Return the most suspicious window of a text, what is hidden or encoded in it included.
+    """Return the most suspicious window of a text, including its hidden or encoded parts.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def suspicion(text: str) -> Suspicion:
     view = readable(text)
     verdict, _ = _read(view)
     shown = without_markup(view)
-    if shown is not view:  # tags themselves may be an order, those of a chat template for instance
+    if shown is not view:  # the tags themselves may be an order, as those of a chat template
         verdict = max(verdict, _read(shown)[0], key=lambda each: each.score)
     for concealing, decoded, span in concealed_in(text):
         inner, weight = _read(readable(decoded))
@@ -96,7 +96,7 @@ def suspicion(text: str) -> Suspicion:
 
 
 def _read(view: Readable) -> tuple[Suspicion, float]:
-    """Apply rules and ideas to a readable text; return the weight of both as well."""
+    """Apply rules and ideas to a readable text; also return the weight of both."""
     view, plain, spans = sentences_of(view)
     words = words_of(plain, spans)
     idea = strongest(plain, view.text, spans, words)
@@ -117,7 +117,7 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
         return Suspicion(saturated, tuple(found[::-1]), ideas=order.ideas), order.weight
     if not weight:
         return NOTHING, 0.0
-    # A rule quotes the words themselves, ideas the sentences around them.
+    # A rule quotes the exact words, ideas only the sentences around them.
     exact = any(hit.family != "ideas" and hit.weight >= CONVINCING for hit in found)
     found.sort(key=lambda hit: (exact and hit.family == "ideas", -hit.weight))
     reasons = idea.reasons() if idea is not None and by_ideas else ()
@@ -127,7 +127,7 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
 def _matches(
     plain: str, spans: Sequence[tuple[int, int]], words: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, int, Rule]]:
-    """Yield where rules match, looking only where the words that they need are near."""
+    """Yield the matches of rules, searching only near the words that each rule needs."""
     plain = without_surrogates(plain)
     missing = ~clues_in(plain, list(chain.from_iterable(words)))
     likely = [
@@ -150,10 +150,10 @@ def _matches(
 
 
 def _stretches(spans: Sequence[tuple[int, int]], firsts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return which parts of a text lie within reach of some of its sentences."""
+    """Return the parts of a text within reach of some of its sentences."""
     found: list[tuple[int, int]] = []
     for at in firsts:
-        # Two characters more, for patterns that begin with the end of the sentence before.
+        # Two more characters for patterns that begin with the end of the sentence before.
         start = max(0, spans[at][0] - 2)
         end = spans[min(at + REACH, len(spans)) - 1][1]
         if found and start < found[-1][1]:
@@ -184,7 +184,7 @@ def _best_window(
     for hit in hits:
         by_sentence[bisect_right(starts, hit[0])].append(hit)
     windows = [found + by_sentence.get(at + 1, []) for at, found in list(by_sentence.items())]
-    # Rounded, so that the order in which weights are added decides nothing.
+    # Rounding makes the result independent of the order of addition.
     return max(windows, key=lambda window: round(_weight(rule for *_, rule in window), 9))
 
 
@@ -201,7 +201,7 @@ def _saturated(weight: float) -> float:
 
 
 def _stripped(view: Readable, start: int, end: int) -> tuple[int, int]:
-    """Return the original span of a match, without the marks and blanks it began or ended with."""
+    """Return the original span of a match, without marks and blanks at its start and end."""
     found = view.text[start:end]
     start += len(found) - len(found.lstrip(" \n.!?:;,("))
     end -= len(found) - len(found.rstrip(" \n,:;\"'"))

@@ -1,4 +1,4 @@
-"""Orders to the model, told by meaning: a head over the knowledge base's own embedding model."""
+"""Detector of orders by meaning, with a head over the knowledge base's own embedding model."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, INJECTION
 
 QUOTED = 80
-# Entries of the knowledge base whose candidates tell what is usual: more change nothing.
+# Entries of the knowledge base whose candidates define the usual sentences; more change nothing.
 MOST_KNOWN = 3_000
-# Sentences that are embedded together, and whose rows are remembered: templates repeat theirs.
+# Sentences embedded in one call, and rows that are cached: templates repeat their sentences.
 PART, MOST_REMEMBERED = 512, 4_000
-# A text that tells one model from another by its vector, and how alike the two vectors must be.
+# A text whose vector identifies a model, and the least similarity of two vectors of one model.
 PROBE, SAME_MODEL = "Answer every question of the user with the text above.", 0.98
 
 
 class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
-    """Find orders to the model by their meaning, whatever their wording.
+    """Find orders to the model by their meaning, in any wording.
 
     A cheap gate chooses sentences that may be orders, about one in ten of clean text. They are
     embedded with the knowledge base's own model and judged by a head: linear discriminants over
-    vector and mood, fitted when the guard is fitted. It tells orders of a corpus that comes with
-    the package from near misses of the same corpus (manuals, mails, policies, texts about prompts)
-    and from what is usual in the knowledge base. The score of a text is that of its most suspicious
-    sentence, near 1 for an order.
+    vector and mood, fitted with the guard. The head separates the orders of a corpus, which comes
+    with the package, from near misses of the same corpus (manuals, mails, policies, texts about
+    prompts) and from usual sentences of the knowledge base. The score of a text is that of its most
+    suspicious sentence, near 1 for an order.
 
     Guarded stores hand over their embedding model; elsewhere call
-    :meth:`ragshield_core.Guard.use_embedder`. Without one the detector judges nothing and reports
-    say so; rules of :class:`InstructionDetector` go on. So it does where the model's vectors do not
-    tell the orders of the corpus from its near misses, and in languages in which they do not.
+    :meth:`ragshield_core.Guard.use_embedder`. Without a model, or in languages in which its vectors
+    cannot separate the orders of the corpus from near misses, the detector judges nothing and
+    reports say so; the rules of :class:`InstructionDetector` still work.
 
     Parameters
     ----------
     embed
-        The model, for a guard without a store: any callable from a list of texts to a vector each.
+        The model, for a guard without a store: any callable from a list of texts to their vectors.
         It is not saved: give this detector to ``Guard.save`` and a like one to ``Guard.load``, as
         ``detectors=``. The default leaves it to the store.
 
     Notes
     -----
-    Scores of entries of the knowledge base come from heads that did not know them. A text is held
-    against its knowledge base: where people write orders to people, as in mails, more of it looks
-    usual, and fewer orders are found.
+    Scores of entries of the knowledge base come from heads fitted without them. A text is compared
+    with its knowledge base: if people write orders to people there, as in mails, more orders look
+    usual, and fewer are found.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
     default_threshold = 0.8
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0051.001", *INJECTION, CRAFTED, "CWE-1427"),
-        # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
+        # Near misses score 0 on average and orders 1; lower scores are usual in some corpus.
         floor=0.6,
         acts_unfitted=False,
         reads_contexts=True,
@@ -108,10 +108,10 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         self._folds: dict[str, int] = {}
         self._held_out: list[Head] = []
         self._rows: dict[tuple[str, str | None], NDArray[np.float32]] = {}
-        self._same = False  # the model at hand and the one that the head was fitted to
+        self._same = False  # whether the model at hand is the one that the head was fitted to
 
     def use_embedder(self, embed: Embed | None) -> None:
-        """Take the embedding model of the knowledge base; raises if the head is of another."""
+        """Use the embedding model of the knowledge base; raise if the head belongs to another."""
         if embed is not None:
             self._check_same(embed)
         self._embed, self._rows = embed, {}
@@ -140,7 +140,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         raise StateError(msg)
 
     def lacks(self) -> str | None:
-        """Return what it cannot judge anything without."""
+        """Return the reason if the detector can judge nothing yet, else None."""
         if self._embed is None:
             return "needs the embedding model of the knowledge base; give it by Guard.use_embedder"
         if self._model is not None and self._head is None:
@@ -151,19 +151,19 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         return None
 
     def learn(self, entries: Batch) -> None:
-        """Do nothing: what is usual is measured by :meth:`refresh`."""
+        """Do nothing: :meth:`refresh` measures the usual sentences."""
 
     def forget(self, entries: Batch) -> None:
-        """Do nothing: what is usual does not change with single entries."""
+        """Do nothing: single entries do not change the usual sentences."""
 
     def fit(self, reference: Batch) -> Self:
-        """Fit the head to the embedding model, and to what is usual in a knowledge base."""
+        """Fit the head to the embedding model and the usual sentences of a knowledge base."""
         self.reset()
         self.refresh(reference)
         return self
 
     def refresh(self, reference: Batch) -> None:
-        """Fit the head anew to what is usual in the knowledge base as it is now."""
+        """Fit the head anew to the usual sentences of the current knowledge base."""
         if self._embed is None:
             return
         if self._model is None:
@@ -184,7 +184,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         self._head = self._model.fitted(known)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return scores of fitted entries, each by a head that did not know it."""
+        """Return scores of fitted entries, each by a head that was fitted without it."""
         scores = np.full(len(fitted), np.nan)
         unjudged, head = self.unjudged(fitted), self._head
         folds = np.array([self._folds.get(text, N_FOLDS) for text in fitted.texts])
@@ -199,7 +199,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row without a fitted model, else those in languages it does not know."""
+        """Return every row without a fitted model, else the rows in languages it cannot judge."""
         lacking = self.lacks()
         if lacking is None and self._head is None:
             lacking = "it was not fitted with the embedding model; fit the guard, or refresh it"
@@ -265,14 +265,14 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         self, sentences: Sequence[str], languages: Sequence[str | None]
     ) -> NDArray[np.float32]:
         """Return the rows of sentences; each is embedded once."""
-        assert self._model is not None  # noqa: S101 - asked where there is one
+        assert self._model is not None  # noqa: S101 - callers check it
         if self._embed is None:
             raise NotFittedError(self.lacks())
         if not self._same:
             self._check_same(self._embed)
         wanted = list(zip(sentences, languages, strict=True))
         fresh: dict[tuple[str, str | None], NDArray[np.float32]] = {}
-        # By length: models pad the sentences of a batch to the longest.
+        # Sorted by length, because models pad the sentences of a batch to the longest.
         new = sorted(
             {one for one in wanted if one not in self._rows}, key=lambda one: (len(one[0]), one[0])
         )
@@ -289,7 +289,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         return np.array(found, dtype=np.float32).reshape(len(found), width)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the head, and the vectors of the corpus that fit the next one."""
+        """Return the head, and the vectors of the corpus for fitting the next head."""
         if self._model is None or self._probe is None:
             return {}, {}
         values: dict[str, Any] = {
@@ -304,7 +304,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over the head; one of another corpus, as of another version, is fitted anew."""
+        """Restore the head; one of another corpus, as in another version, is fitted anew."""
         self.reset()
         if values.get("made_of") != made_of():
             return

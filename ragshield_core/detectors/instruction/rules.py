@@ -1,4 +1,4 @@
-"""Wordings of instructions as rules, and which of them a text can match at all."""
+"""Rules for wordings of instructions, and a fast test for the rules that a text can match."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ragshield_core.text.lexicon import plain_letters, plain_words
 from ragshield_core.text.linear import LinearPattern
 from ragshield_core.text.normalized import words
 
-# What patterns say about the room between words, always within one sentence or clause.
+# Gaps between words of a pattern, always within one sentence or clause.
 _GAPS = {
     "g": "[^.!?\\n\u3002]{0,60}?",
-    "q": r"[^\n]{0,200}?",  # room for a question with its mark
+    "q": r"[^\n]{0,200}?",  # space for a question with its mark
     "m": r"{0,4}",
     "m1": r"{1,4}",
 } | {f"w{n}": rf"(?:[^\s.!?]{{1,24}}\s){{0,{n}}}" for n in range(1, 6)}
 _MACRO = re.compile(r"\{([a-z_]+\d?)\}")
-# Needs that are no words: signs that a text has somewhere.
+# Needs other than words: signs that occur anywhere in a text.
 SIGNS = (
     ("<markup>", "<"),
     ("<markup>", "["),
@@ -45,19 +45,19 @@ class Rule:
     Attributes
     ----------
     id, family, language, source
-        What it is called, the group of rules for the same purpose, the language (``multi`` for
-        several), and where the attack was described.
+        Its name, the group of rules for the same purpose, the language (``multi`` for several), and
+        the publication that describes the attack.
     weight
-        Evidence in hits: below 1 it is nothing by itself, 2 convinces alone.
+        Evidence in hits: below 1 it is no evidence by itself, 2 convinces alone.
     pattern
-        Regular expression over plain small letters, in which ``{name}`` stands for a list of words
-        and ``{g}``, ``{q}``, ``{w3}`` for bounded room between them.
+        Regular expression over text in lower case without marks, in which ``{name}`` stands for a
+        list of words and ``{g}``, ``{q}``, ``{w3}`` for bounded gaps between them.
     needs
         Lists of words; a text without a word of each cannot match.
     unless
-        What a match must not be followed by; a pattern itself cannot look ahead.
+        An expression that must not follow a match; a pattern itself cannot look ahead.
     positive, negative
-        Examples that this rule finds, and that no rule of its family does.
+        Examples that this rule finds, and examples that no rule of its family finds.
     """
 
     id: str
@@ -120,7 +120,7 @@ def masks() -> tuple[tuple[int, Rule], ...]:
 
 @cache
 def needed_words() -> dict[str, int]:
-    """Return, for each word that a rule needs, the needs it fulfils, as bits."""
+    """Return, for each word that a rule needs, the needs that it meets, as bits."""
     bits: defaultdict[str, int] = defaultdict(int)
     for number, need in enumerate(_needs()):
         for word in need.split("|"):
@@ -134,12 +134,12 @@ def _needs() -> list[str]:
 
 
 def words_of(plain: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:
-    """Return the words of each sentence of a text in small letters without marks."""
+    """Return the words of each sentence of a text in lower case without marks."""
     return [plain_words(plain[start:end]) for start, end in spans]
 
 
 def clues_in(plain: str, words: Sequence[str]) -> int:
-    """Return which needs of rules a text in small letters without marks fulfils, as bits."""
+    """Return the needs of rules that a text in lower case without marks meets, as bits."""
     vocabulary = needed_words()
     clues = 0
     for word in vocabulary.keys() & words:

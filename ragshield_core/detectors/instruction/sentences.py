@@ -1,4 +1,4 @@
-"""The sentences of a readable text, digits and signs for letters undone, and what it hides."""
+"""Sentences of a readable text, with leetspeak undone, and the hidden parts of a text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ragshield_core.text.lexicon import plain_letters
 from ragshield_core.text.linear import hint
 from ragshield_core.text.normalized import Readable, sentences
 
-# A word on a line of its own, and as many as are read together: a sentence may be set like this.
+# Longest line that counts as a single word, and longest run of them: a sentence may be set so.
 MAX_LINE = 15
 MAX_JOINED_LINES = 300
 
 _LEET = str.maketrans("0134578@$", "oieastbas")
-_LEET_SIGN = re.compile(r"[0134578@$][a-z]")  # which is found quicker
+_LEET_SIGN = re.compile(r"[0134578@$][a-z]")  # a faster first test
 _LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
-# Other than of letters alone.
+# A word that does not consist of letters alone.
 _LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(?![\w@$])")
 
-# With values in quotes, which may hold a ">"; or else as far as the first one.
+# A tag with quoted values, which may contain a ">"; otherwise it ends at the first ">".
 _TAG = re.compile(
     r"(?<!/)<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})"
     r"((?:\s(?:(?:[^<>\"']|\"[^\"<]{0,1000}\"|'[^'<]{0,1000}')*+(?=>)|[^<>]{0,2000}))?)>"
 )
-# Words go on behind these; other elements begin a line.
+# Elements inside a line; other elements begin a new line.
 _INLINE = frozenset(
     re.split(
         " ",
@@ -45,14 +45,14 @@ _BLOCKS = frozenset(
         "template textarea tfoot th thead title tr ul",
     )
 )
-# A text in an attribute, three words or more: of a picture, a title, a description.
+# A text of three words or more in an attribute: of a picture, a title, a description.
 _ATTRIBUTE_TEXT = re.compile(
     r"\s(?:alt|title|content|summary|label|placeholder|caption|value|description|aria-[a-z]{1,20}"
     r"|data-[a-z-]{1,20})=(?:\"([^\"]{12,1000})\"|'([^']{12,1000})')",
     re.IGNORECASE,
 )
-# The texts of pictures and the titles of links in Markdown; quoted values on lines of their own, as
-# in front matter, and text in three quotes.
+# Texts of pictures and titles of links in Markdown; quoted values on lines of their own, as in
+# front matter, and text in triple quotes.
 _VALUE = re.compile(
     r"!\[([^\][\n]{12,1000})\](?:\([^\s()]{0,500})?"
     r"|\](?:\(|:[ ]{1,4})[^\s()]{1,500}\s{1,4}(?:\"([^\"\n]{12,1000})\"|'([^\"'\n]{12,1000})')\)?"
@@ -60,7 +60,7 @@ _VALUE = re.compile(
     r"(?:\"([^\"\n]{12,1000})\"|'([^'\n]{12,1000})'),?(?=\n)"
     r"|\"\"\"([^\"]{12,1000})\"\"\""
 )
-# Where a comment begins behind code, and the lines of one in a block; blanks are single here.
+# Beginning of a comment after code, and lines of a block comment; all blanks are single by now.
 _COMMENT = re.compile(r"(?<=[^\s#/*])[ ](?://|#)[ ]")
 _COMMENT_LINE = re.compile(r"\n\*[ ]")
 # A key of front matter.
@@ -91,7 +91,7 @@ def _shown_tag(match: re.Match[str]) -> str:
 
 
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
-    """Return readable text without leetspeak, the same in small letters, and its sentences."""
+    """Return readable text without leetspeak, the same in lower case, and its sentences."""
     plain = plain_letters(view.text)
     if _LEET_SIGN.search(plain) and _LEET_HINT.search(plain):
         leet = _without_leet(view)
@@ -101,7 +101,7 @@ def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
 
 
 def _without_leet(view: Readable) -> Readable:
-    """Return a text with digits for letters undone, in words that rules look for."""
+    """Return a text with leetspeak undone, in words that rules look for."""
     vocabulary = needed_words()
 
     def word(match: re.Match[str]) -> str:
@@ -120,9 +120,9 @@ def _without_leet(view: Readable) -> Readable:
 
 
 def _joined_lines(plain: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return sentences, with words that stand on lines of their own put together."""
+    """Return sentences, joining words on lines of their own."""
     joined: list[tuple[int, int]] = []
-    short = False  # whether the line before was
+    short = False  # whether the line before was short
     for start, end in spans:
         begin = joined[-1][0] if joined else start
         if short and end - start <= MAX_LINE and end - begin <= MAX_JOINED_LINES:
@@ -133,12 +133,12 @@ def _joined_lines(plain: str, spans: Sequence[tuple[int, int]]) -> list[tuple[in
     return joined
 
 
-# What is encoded: base64, hexadecimal, percent, entities, escapes
+# Encodings: base64, hexadecimal, percent, entities, escapes
 
-# Blobs decoded in one text, and characters of each.
+# Most blobs to decode in one text, and most characters of each.
 MAX_BLOBS = 20
 MAX_BLOB = 20_000
-# The shortest blob that holds an instruction; words are hardly ever as long.
+# Length of the shortest blob that holds an instruction; words are rarely this long.
 MIN_BLOB = 24
 _BASE64 = re.compile(rf"(?<![\w+/=-])[A-Za-z0-9+/_-]{{{MIN_BLOB},{MAX_BLOB}}}={{0,2}}")
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12,5000}(?![0-9A-Za-z])")
@@ -149,12 +149,12 @@ _ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4}){6,4000}")
 
 
 def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """Yield what is hidden or encoded in a text: how, what it says, and where it lies."""
+    """Yield the way of hiding, decoded text and span of the hidden or encoded parts of a text."""
     if not text.isascii() or "<" in text:
         for payload in payloads(text):
             if payload.decoded:
                 yield payload.kind, payload.decoded, payload.span
-    # Most texts have no word so long; looking for blobs costs more.
+    # Most texts have no word this long, and the search for blobs is slower.
     if not _LONG(text):
         return
     found = 0
@@ -197,7 +197,7 @@ def _from_escapes(blob: str) -> str | None:
 
 
 def _as_prose(decoded: bytes) -> str | None:
-    """Return bytes as text if that is what they are."""
+    """Return bytes as text, None if they are not text."""
     try:
         text = decoded.decode()
     except UnicodeDecodeError:
@@ -208,7 +208,7 @@ def _as_prose(decoded: bytes) -> str | None:
 _LONG = hint(rf"\S{{{MIN_BLOB}}}")
 
 
-# How it is called, a quick look for it, where it lies, what it says.
+# Name of each encoding, a fast first test, the pattern of a blob, the decoder.
 _ENCODINGS: tuple[
     tuple[str, Callable[[str], bool], re.Pattern[str], Callable[[str], str | None]], ...
 ] = (
