@@ -98,7 +98,7 @@ class RuleError(RAGShieldError, ValueError):
 
 
 class OvertakenError(RAGShieldError, RuntimeError):
-    """Another process has or had the lock meanwhile; nothing was written, so write again."""
+    """Another process has taken the turn meanwhile; nothing was written, so write again."""
 
 
 class TakenOverError(RAGShieldError, RuntimeError):
