@@ -1,4 +1,4 @@
-"""Detector of text that readers do not see and a model does."""
+"""Detector of text that a model reads but people do not see."""
 
 from ragshield_core.detectors.hidden.detector import HiddenTextDetector, payloads
 from ragshield_core.detectors.hidden.payload import Payload

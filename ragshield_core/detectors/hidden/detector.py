@@ -1,7 +1,7 @@
-"""Detect entries that hold text which a reader of the page does not see.
+"""Detector of entries with text that a reader of the page does not see.
 
-Everything in this folder is a single pass or a bounded search: time is linear in the length of the
-text, whatever it holds.
+Every function of this package is a single pass or a bounded search: its time is linear in the
+length of the text, even for hostile text.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from ragshield_core.text.readings import Remembered
 class HiddenTextDetector(JudgesTexts, StatelessDetector):
     """Look for text that is hidden from people and read by machines.
 
-    Unicode tag characters, variation selectors and zero-width characters that spell something,
+    It finds messages in Unicode tag characters, variation selectors and zero-width characters,
     bidirectional overrides, letters of one script disguised as another's, letters that only
     normalisation (NFKC) makes readable, control characters that erase or conceal, HTML that is
-    not shown, comments that carry prose, and what readers of files mark, such as white text of a
-    PDF; see :func:`ragshield_core.detectors.hidden.detector`.
+    not shown, comments that carry prose, and text that readers of files mark as hidden, such as
+    white text of a PDF; see :func:`ragshield_core.detectors.hidden.detector`.
 
-    The score is the Euclidean length of the weights of all that is hidden: 0 where nothing is,
-    above 1 for about ten smuggled characters, ten words of invisible prose or three disguised
-    words, growing with the logarithm of the amount. Weak signs add up slowly, and of comments and
-    hidden HTML only the weightiest counts: many of them are the manner of a page's author. By
-    default a score above 1 is suspicious. What a model reads with the text (the batch's
-    ``contexts``) is judged like the text, and the larger score counts.
+    The score is the Euclidean length of the weights of all hidden parts: 0 without any, above 1 for
+    about ten smuggled characters, ten words of invisible prose or three disguised words, growing
+    with the logarithm of the amount. Weak signs add up slowly. Among comments and hidden HTML only
+    the weightiest counts, because some authors of pages use many of them. By default a score above
+    1 is suspicious. The context that a model reads with the text (the batch's ``contexts``) is
+    judged like the text, and the larger score counts.
 
     Notes
     -----
-    Knows nothing of the knowledge base: it scores before it is fitted. A calibration sets the
-    threshold above what clean entries hide, such as comments of a wiki's authors; scores up to
-    :attr:`floor` (one disguised Greek letter, a remark of a few words) are never acted on.
+    The detector needs no knowledge base and scores before it is fitted. A calibration sets the
+    threshold above the usual hidden text of clean entries, such as comments of a wiki's authors;
+    scores up to :attr:`floor` (one disguised Greek letter, a short remark) never lead to an action.
 
     References
     ----------
@@ -92,15 +92,15 @@ class HiddenTextDetector(JudgesTexts, StatelessDetector):
     )
 
     def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return how much is hidden in each text, at least 0."""
+        """Return the score of each text, at least 0."""
         return np.array([_score(payloads(text)) for text in texts], dtype=np.float64)
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
-        """Return what is hidden, decoded and escaped, the weightiest first."""
+        """Return the weightiest hidden part of each text, decoded and escaped."""
         return [_evidence(payloads(text)) for text in texts]
 
 
-# Many of these are the manner of an author.
+# Kinds that some authors use often; only the weightiest counts.
 _MARKUP = (COMMENT, HTML, MARKED)
 
 
@@ -121,22 +121,22 @@ def _evidence(found: Sequence[Payload]) -> Evidence:
     if not worst.decoded:
         what = "it holds characters that people do not see"
     kind, place = worst.kind, f" at {start}-{end}"
-    if kind.startswith(MARKED):  # it names the place in the document
+    if kind.startswith(MARKED):  # the kind names the place in the document
         kind, place = kind.removeprefix(f"{MARKED} (").removesuffix(")"), ""
     others = f", and {len(found) - 1} more places" if len(found) > 1 else ""
     how = f"{kind}, {worst.n_hidden} characters{place}{others}"
     return Evidence(sentence=f"{what} ({how})", span=worst.span)
 
 
-@Remembered  # who looks for hidden text and who reads it look at it one after the other
+@Remembered  # this detector and those that read hidden text ask for the same text in succession
 def payloads(text: str) -> tuple[Payload, ...]:
-    """Return what is hidden in a text, in order of place.
+    """Return the hidden parts of a text, in the order of their places.
 
     Innocent uses of the same characters are ignored: emoji families and flags, joiners of
     Persian and Indic scripts, soft hyphens, direction marks of right-to-left text, mathematics,
     full-width letters in East Asian text.
 
-    Some may be nested, such as tag characters within a comment.
+    Hidden parts may be nested, such as tag characters within a comment.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def payloads(text: str) -> tuple[Payload, ...]:
         for find, needed in _FINDERS:
             if needed.search(beyond):
                 found += find(text)
-    # isprintable is far quicker than a search, and nearly always true but for the ends of lines.
+    # isprintable is far faster than a search, and nearly always true apart from ends of lines.
     if not text.replace("\n", " ").isprintable() and CONTROL_CHARACTER.search(text):
         found += control_characters(text)
     found += hidden_html(text)
@@ -161,7 +161,7 @@ def payloads(text: str) -> tuple[Payload, ...]:
     return tuple(sorted(found, key=lambda payload: payload.span))
 
 
-# What is looked for in characters beyond ASCII, and those without which it is not there.
+# Finders of hidden parts in characters beyond ASCII, each with the characters that it needs.
 _FINDERS = tuple(
     (find, re.compile(f"[{needed}]"))
     for find, needed in (
@@ -174,5 +174,5 @@ _FINDERS = tuple(
         (flags, "\U0001f1e6-\U0001f1ff"),
     )
 )
-# Any of these; most texts hold none of them.
+# Any of these characters; most texts have none.
 _ODD = re.compile("|".join(needed.pattern for _, needed in _FINDERS))

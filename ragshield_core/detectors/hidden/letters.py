@@ -1,4 +1,4 @@
-"""Letters that are not what they seem: turned around, look-alikes, styled."""
+"""Finders of disguised letters: reversed order, look-alikes, styled letters."""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 
@@ -20,13 +20,13 @@ _OPENS = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
 _LRO, _RLO = "\u202d", "\u202e"
 _RIGHT_TO_LEFT = re.compile(f"[{RIGHT_TO_LEFT}]")
 _LEFT_TO_RIGHT = re.compile(f"(?![{RIGHT_TO_LEFT}])[{LETTERS}0-9]")
-# As "Trojan Source" (CVE-2021-42574) does it: left-to-right pieces put in right-to-left order.
+# "Trojan Source" (CVE-2021-42574) puts left-to-right pieces in right-to-left order.
 _LEFT_TO_RIGHT_PIECE = re.compile("[\u202a\u2066]")
 _BIDI_CONTROLS = {ord(c): None for c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 
 
 def overrides(text: str) -> Iterator[Payload]:
-    """Yield stretches that are shown in another order than they are read."""
+    """Yield stretches whose displayed order differs from their logical order."""
     for opener, start, end in _bidi_stretches(text):
         inner = text[start:end]
         plain = inner.translate(_BIDI_CONTROLS)
@@ -45,16 +45,16 @@ def overrides(text: str) -> Iterator[Payload]:
 
 
 def _bidi_stretches(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the opening character and the inside of outermost overrides and embeddings."""
+    """Yield the opening character and the inside of each outermost override or embedding."""
     depth, opener, start = 0, "", 0
     for match in _BIDI_CONTROL.finditer(text):
         control, place = match[0], match.start()
-        if control in "\n\u2029":  # a paragraph closes all
+        if control in "\n\u2029":  # the end of a paragraph closes all
             if depth:
                 yield opener, start, place
             depth = 0
         elif control in _OPENS:
-            # An override within an isolate or embedding is what counts.
+            # An override within an isolate or embedding takes precedence.
             if depth == 0 or (control in (_LRO, _RLO) and opener not in (_LRO, _RLO)):
                 depth, opener, start = 0, control, place + 1
             depth += 1
@@ -68,7 +68,7 @@ def _bidi_stretches(text: str) -> Iterator[tuple[str, int, int]]:
 
 # Look-alike letters
 
-_SCRIPTS = {  # foreign letters, and what they are taken for
+_SCRIPTS = {  # foreign letters, and the Latin letters that they resemble
     "Cyrillic": (
         "аеорсухіјѕһԁԛԝӏьгкмнпитвгьѵАВЕКМНОРСТУХІЈЅԌҮЬЗ",
         "aeopcyxijshdqwlbrkmhnutbrbvABEKMHOPCTYXIJSGYb3",
@@ -90,31 +90,31 @@ _LOOK_ALIKE = {
 }
 FOREIGN = "".join(map(chr, _LOOK_ALIKE))
 _HAS_FOREIGN = re.compile(f"[{FOREIGN}]")
-# A word with a letter beyond those of Latin scripts.
+# A word with a letter beyond the Latin scripts.
 _WORD_BEYOND_LATIN = re.compile(
     r"(?<![^\W\d_])(?:(?![\W\d_])[\x00-\u024f])*+(?![\W\d_])[^\x00-\u024f][^\W\d_]*"
 )
-# A foreign letter in a Latin word: before or after a lower-case letter of it, or between two.
+# Foreign letters in a Latin word: before, after or between its letters.
 _DISGUISED = re.compile(
     f"[a-zA-Z][{FOREIGN}]{{1,40}}[a-z]|^[{FOREIGN}]{{1,40}}[a-z]{{2}}"
     f"|[a-z]{{2}}[{FOREIGN}]{{1,40}}$|[A-Z]{{2}}[{FOREIGN}]{{1,40}}[A-Z]"
 )
-# Small capitals and others that phonetic transcriptions use too; these hold stress marks or
-# letters that look like no other.
+# Small capitals and other letters that phonetic transcriptions use too. Transcriptions contain
+# stress marks or letters without a look-alike.
 _PHONETIC_LETTERS = frozenset("ɪɡɑʙɢʜʟɴʀʏ")
 _PHONETIC = re.compile("[ˈˌːəʃŋðθʒɔɛʊʌɹʁɾʔ]")
-# Alike enough within a Latin word, not enough for a word of nothing else.
+# Letters similar enough within a Latin word, but not for a word of such letters alone.
 _LOOSE = frozenset("ьгкмнпитвѵηωχγειυκτςգզա")
-_SYMBOLS = frozenset("αγεηικνορτυχω")  # that science puts before and behind Latin letters
+_SYMBOLS = frozenset("αγεηικνορτυχω")  # symbols of science, before or after Latin letters
 _FUNCTIONS = frozenset({"sin", "cos", "tan", "cot", "log", "exp", "lim", "max", "min", "det"})
 
 
 def look_alikes(text: str) -> Iterator[Payload]:
-    """Yield words in which letters of another script stand for Latin ones."""
+    """Yield words in which letters of another script stand for Latin letters."""
     if not _HAS_FOREIGN.search(text):
         return
     mixed, whole, proper = _foreign_words(text)
-    if proper > 2:  # foreign words stand there anyway, and slips of the keyboard among them
+    if proper > 2:  # a text with other foreign words has slips of the keyboard, too
         each, whole = 0.08, []
     else:
         each = 0.4
@@ -125,7 +125,7 @@ def look_alikes(text: str) -> Iterator[Payload]:
         weights[word] = 0.5 * each if in_science else each
     for group in grouped(sorted(mixed + whole)):
         start, end = group[0][0], group[-1][1]
-        # A word that is repeated counts once.
+        # A repeated word counts once.
         weight = sum(weights.pop(text[a:b].lower(), 0.0) for a, b in group)
         if weight:
             yield Payload(
@@ -138,9 +138,9 @@ def look_alikes(text: str) -> Iterator[Payload]:
 
 
 def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
-    """Return words in which letters are disguised, words of look-alikes only, and other words.
+    """Return words with disguised letters, words of look-alikes only, and a number of words.
 
-    The last is how many words there are of a script beyond Latin that are what they look like.
+    The number counts the genuine words of scripts beyond Latin.
     """
     phonetic = bool(_PHONETIC.search(text))
     mixed: list[tuple[int, int]] = []
@@ -169,7 +169,7 @@ def _is_phonetic(text: str, start: int, foreign: Sequence[str], *, phonetic: boo
 
 
 def _is_disguised(word: str, foreign: Sequence[str]) -> bool:
-    """Return whether a word of Latin and look-alike letters is more than a term of science."""
+    """Return whether a word of Latin and look-alike letters is not just a term of science."""
     if len(word) < 4 or not _DISGUISED.search(word):
         return False
     if len(foreign) == 1 and foreign[0] in _SYMBOLS:
@@ -177,7 +177,7 @@ def _is_disguised(word: str, foreign: Sequence[str]) -> bool:
     return word.strip(FOREIGN).lower() not in _FUNCTIONS
 
 
-# Letters that NFKC turns into others
+# Letters that NFKC turns into other letters
 
 STYLED_LETTER = (
     "\u24b6-\u24e9\u02b0-\u02b8\u02e1-\u02e3\u1d9c-\u1dbf\u249c-\u24b5\uff21-\uff3a\uff41-\uff5a\u1d2c-\u1d6a\u2071\u207f\u2090-\u209c"
@@ -188,15 +188,15 @@ _STYLED_RUN = re.compile(f"[{STYLED_LETTER}](?:[{STYLED_LETTER}]|[ '’.,!?-](?=
 _FULL_WIDTH = re.compile("[\uff21-\uff3a\uff41-\uff5a]")
 _EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FLAG_RUN = re.compile("[\U0001f1e6-\U0001f1ff](?:\\s?[\U0001f1e6-\U0001f1ff])*")
-# Negative circled and squared letters, and regional indicators, have no NFKC form; that of
-# letters in parentheses has the parentheses.
+# Negative circled and squared letters and regional indicators have no NFKC form; the form of
+# letters in parentheses includes the parentheses.
 _ENCLOSED = {
     first + i: chr(ord("a") + i) for first in (0x1F150, 0x1F170, 0x1F1E6, 0x249C) for i in range(26)
 }
 
 
 def styled_letters(text: str) -> Iterator[Payload]:
-    """Yield runs of letters that normalise to others."""
+    """Yield runs of letters that normalise to other letters."""
     places = []
     east_asian = _FULL_WIDTH.search(text) and _EAST_ASIAN.search(text)
     for match in _STYLED_RUN.finditer(text):
@@ -212,7 +212,7 @@ def styled_letters(text: str) -> Iterator[Payload]:
         start, end = group[0][0], group[-1][1]
         decoded = _plain(text[start:end])
         n = sum(map(len, re.findall(f"[{STYLED_LETTER}]+", text[start:end])))
-        # A heading in bold mathematical letters is a fashion; sentences are not.
+        # A heading in bold mathematical letters is a fashion; whole sentences are suspicious.
         yield Payload(
             kind=STYLED,
             decoded=decoded,
@@ -223,9 +223,9 @@ def styled_letters(text: str) -> Iterator[Payload]:
 
 
 def flags(text: str) -> Iterator[Payload]:
-    """Yield rows of flags that are of no country, and spell a word."""
+    """Yield rows of flags that belong to no country and spell a word."""
     for match in _FLAG_RUN.finditer(text):
-        # Flags are pairs and come in rows; a row that holds pairs of no country spells a word.
+        # Flags are pairs of letters in a row; a row with pairs of no country spells a word.
         letters = "".join(match[0].translate(_ENCLOSED).split())
         pairs = [letters[i : i + 2] for i in range(0, len(letters), 2)]
         odd = sum(pair not in _COUNTRIES for pair in pairs)
@@ -233,7 +233,7 @@ def flags(text: str) -> Iterator[Payload]:
             yield smuggled(STYLED, letters, match.span(), len(letters))
 
 
-# ISO 3166-1 alpha-2 and the few others that have a flag.
+# ISO 3166-1 alpha-2 and the few other codes with a flag.
 _CODES = (
     "ac ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bl bm bn bo bq "
     "br bs bt bv bw by bz ca cc cd cf cg ch ci ck cl cm cn co cp cr cu cv cw cx cy cz de dg dj dk "

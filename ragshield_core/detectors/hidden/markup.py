@@ -1,4 +1,4 @@
-"""Find text that rendered markup does not show: comments, white LaTeX, hidden HTML."""
+"""Finders of text that rendered markup does not show: comments, white LaTeX, hidden HTML."""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 
@@ -41,9 +41,9 @@ _TAG_OR_ENTITY = re.compile(r"<[^<>]{0,1000}>|&#?\w{1,10};")
 
 def _comment(decoded: str, span: tuple[int, int], factor: float) -> Iterator[Payload]:
     decoded = " ".join(_TAG_OR_ENTITY.sub(" ", decoded).split())
-    words = prose_words(decoded) - 4.0  # a remark of that length says what comes next
+    words = prose_words(decoded) - 4.0  # a remark of this length announces the next part
     if len(set(map(str.lower, _LICENCE.findall(decoded[:2000])))) > 1:
-        words = min(words, 0.3)  # however long it is
+        words = min(words, 0.3)  # of any length
     elif _NOTE.search(decoded[:80]):
         factor *= 0.1
     if words * factor > 0:
@@ -61,12 +61,12 @@ _NOWHERE = frozenset({"#", "<>", "<#>", ".", "/", "//", "-"})
 def markdown_comments(text: str) -> Iterator[Payload]:
     """Yield comments of Markdown that carry prose."""
     for match in _MARKDOWN_COMMENT.finditer(text):
-        # The title of a link that leads somewhere is shown when one points at it.
+        # Browsers show the title of a real link on hover.
         factor = 1.0 if match[1] in _NOWHERE else 0.08
         yield from _comment(match[2] or match[3] or match[4], match.span(), factor)
 
 
-# LaTeX, as in papers that address their reviewers' models in white
+# LaTeX, as in papers with white text for the models of their reviewers
 
 _LATEX = re.compile(
     r"\\(?:textcolor\s{0,4}\{white\}\s{0,4}\{|color\s{0,4}\{white\}|[hv]?phantom\s{0,4}\{)"
@@ -80,8 +80,8 @@ def white_latex(text: str) -> Iterator[Payload]:
         yield from prose(LATEX, match[1], match.span(1))
 
 
-# HTML. A scanner of tags rather than a parser: what is hidden is decided by the element that hides
-# it, and hostile markup must not cost more than its length.
+# HTML. A scanner of tags rather than a parser: only the hiding element matters, and the cost of
+# hostile markup must be linear in its length.
 
 _TAG = re.compile(r"<(?:(!--)|(/?)([A-Za-z][A-Za-z0-9:-]{0,40}))")
 _NO_CONTENT = "area base br col embed hr img input link meta param source track wbr"
@@ -91,26 +91,26 @@ _ATTRIBUTE = re.compile(
 )
 _FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~)", re.MULTILINE)
 _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
-_NO_TAG = re.compile(r"<|\n[ \t\r]{0,20}\n")  # within what would be one: a sign for "less than"
-# What is not shown is a comment, or in an element or attribute whose name holds one of these, if
-# not in an attribute that is written with references ("&#104;idden").
+_NO_TAG = re.compile(r"<|\n[ \t\r]{0,20}\n")  # after a "<" that means "less than", not a tag
+# Hidden text is in a comment, or in an element or attribute whose name contains one of these, or
+# depends on an attribute that is written with references ("&#104;idden").
 _MAY_HIDE = hint(r"(?i)<!--|&|hidden|style|template|color|width|height")
 _LONGEST_TAG = 4000
-_DEEPEST = 60  # open elements among which the one that a closing tag closes is looked for
+_DEEPEST = 60  # innermost open elements that a closing tag is compared with
 
 
 @dataclass(slots=True)
 class _Element:
-    """An open element: where its inside starts, what hides it, and the colour behind its text."""
+    """An open element, with the start of its content and the colour behind its text."""
 
     name: str
     start: int
-    hidden: float  # 0 where it is shown, else how sure it is that it is not
+    hidden: float  # how surely it is hidden, 0 if it is shown
     background: _Colour | None
 
 
 def hidden_html(text: str) -> Iterable[Payload]:
-    """Return what HTML would not show."""
+    """Return the parts of a text that HTML would not show."""
     return _scanned(text) if "<" in text and _MAY_HIDE(text) else ()
 
 
@@ -119,14 +119,14 @@ def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901, PLR0912 - a case pe
     fences = [match.start() for match in _FENCE.finditer(text)] if fenced else []
     stack: list[_Element] = []
     hiding: dict[str, float] = {}  # selectors that a style sheet hides
-    place = covered = 0  # up to `covered`, hidden text was reported
+    place = covered = 0  # hidden text up to `covered` was reported already
     while match := _TAG.search(text, place):
         start = match.start()
         if match[1]:
             end = text.find("-->", match.end())
             place = len(text) if end < 0 else end + 3
             decoded = text[match.end() : len(text) if end < 0 else end]
-            # A comment that is never closed may be a remark on comments.
+            # A comment that is never closed may be a remark about comments.
             sure = _shown_as_code(text, start, fences) * (0.5 if end < 0 else 1.0)
             yield from _comment(decoded, (start, place), sure)
             continue
@@ -164,12 +164,12 @@ def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901, PLR0912 - a case pe
 
 
 def _shown_as_code(text: str, place: int, fences: Sequence[int]) -> float:
-    """Return a factor for what stands in a block of code: renderers show it."""
+    """Return a factor, lower for text in a block of code, which renderers show."""
     return 0.15 if bisect(fences, place) % 2 or text[place - 1 : place] == "`" else 1.0
 
 
 def _close(stack: list[_Element], name: str) -> list[_Element]:
-    """Take the element of that name off the stack, with all that is open within it."""
+    """Remove the element of this name from the stack, with all open elements inside it."""
     for depth in range(1, min(len(stack), _DEEPEST) + 1):
         if stack[-depth].name == name:
             closed = stack[-depth:]
@@ -185,7 +185,7 @@ def _hidden(text: str, element: _Element, end: int, fences: Sequence[int]) -> It
 
 
 def attributes(source: str) -> dict[str, str]:
-    """Return the attributes of a tag by their names, references undone."""
+    """Return the attributes of a tag by name, with references decoded."""
     source = unescape(source) if "&" in source else source
     return {
         match[1].lower(): match[2] or match[3] or match[4] or ""
@@ -193,12 +193,12 @@ def attributes(source: str) -> dict[str, str]:
     }
 
 
-# Pages have the same tags again and again.
+# Cached, because pages repeat the same tags.
 @lru_cache(maxsize=1024)
 def _looks(
     name: str, inside: str, behind: _Colour | None
 ) -> tuple[float, _Colour | None, tuple[str, ...]]:
-    """Return how surely a tag hides what is in it, the colour there, and what selects it."""
+    """Return how surely a tag hides its content, the colour behind it, and its CSS selectors."""
     values = {key: value.lower() for key, value in attributes(inside).items()}
     style = _CSS_COMMENT.sub("", values.get("style", ""))
     if "bgcolor" in values:
@@ -213,7 +213,7 @@ def _looks(
         0.7 if name == "template" else 0.0,
         1.0 if name in ("svg", "div", "iframe") and "0" in map(values.get, _SIZES) else 0.0,
     )
-    if values.get("aria-hidden") == "true":  # what is clipped for screen readers is not read either
+    if values.get("aria-hidden") == "true":  # screen readers skip it, so clipping is not for them
         sure = max(0.2, min(1.0, 2 * sure))
     classes = (f".{c}" for c in values.get("class", "").split()[:20])
     return sure, behind, (name, f"#{values.get('id', '')}", *classes)
@@ -225,12 +225,12 @@ _CSS_COMMENT = re.compile(r"/\*[^*]{0,500}\*/|\s")
 
 
 def _declarations(style: str) -> dict[str, str]:
-    """Return the declarations of a style, values by property."""
+    """Return the declarations of a style: values by property."""
     pairs = (declaration.partition(":") for declaration in style.split(";")[:60])
     return {name: value.replace("!important", "") for name, _, value in pairs}
 
 
-_LAST_SELECTOR = re.compile(r"[.#]?[\w-]{1,64}$")  # of "div p.note", what matters is ".note"
+_LAST_SELECTOR = re.compile(r"[.#]?[\w-]{1,64}$")  # ".note" of "div p.note"
 
 
 def _background(declared: dict[str, str]) -> _Colour | None:
@@ -239,7 +239,7 @@ def _background(declared: dict[str, str]) -> _Colour | None:
 
 
 def _hiding_selectors(sheet: str) -> dict[str, float]:
-    """Return which selectors of a style sheet hide what they select, and how surely."""
+    """Return the hiding selectors of a style sheet, and how surely each hides its elements."""
     found = {}
     for rule in sheet.split("}"):
         selectors, _, body = rule.partition("{")
@@ -267,7 +267,7 @@ def _pixels(value: str) -> float | None:
 
 
 def _hides(declared: dict[str, str], behind: _Colour | None) -> float:
-    """Return how sure it is that declarations of CSS hide the text that they apply to, [0, 1]."""
+    """Return how surely declarations of CSS hide their text, [0, 1]."""
     size, opacity = _pixels(declared.get("font-size", "")), _pixels(declared.get("opacity", ""))
     boxed = declared.get("overflow") == "hidden"
     transform = declared.get("transform", "")
@@ -283,19 +283,19 @@ def _hides(declared: dict[str, str], behind: _Colour | None) -> float:
         return 1.0
     clip = declared.get("clip", "") + declared.get("clip-path", "")
     if clip.startswith(("rect(0", "rect(1px", "inset(50%", "inset(100%", "circle(0")):
-        return 0.6  # for screen readers, mostly
+        return 0.6  # mostly text for screen readers
     return _vanishes(declared, behind)
 
 
 def _vanishes(declared: dict[str, str], behind: _Colour | None) -> float:
-    """Return how sure it is that text has the colour of what is behind it, [0, 1]."""
+    """Return how surely text has the colour of its background, [0, 1]."""
     colour, picture = declared.get("color", ""), declared.get("background", "")
     if colour == "transparent" or _NO_ALPHA.search(colour):
         return 1.0
     front = _colour(colour)
     if front is None or "url(" in picture or "gradient" in picture:
         return 0.0
-    # Without a colour behind it that we know of, the page is likely white, but not surely.
+    # A page without a known background is probably white.
     distance = sum(abs(a - b) for a, b in zip(front, behind or (255, 255, 255), strict=True))
     return (1.0 if behind else 0.6) if distance <= 24 else 0.0
 

@@ -1,6 +1,6 @@
-"""Piece of hidden text, how much of it reads as prose, and marks for it in the context of an entry.
+"""Hidden parts of a text, the amount of prose in them, and marks for them in an entry's context.
 
-Readers of files mark what people do not see with two lines of an entry's context:
+Readers of files mark text that people do not see with two lines of an entry's context:
 ``[hidden 1: white text, page 3].``, and the text itself, which other detectors read as well.
 """
 
@@ -32,18 +32,18 @@ MARKED = "text that people do not see"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """Something hidden in a text.
+    """A hidden part of a text.
 
     Attributes
     ----------
     kind
-        How it is hidden, such as ``"tag characters"``.
+        The way of hiding, such as ``"tag characters"``.
     decoded
-        What a machine reads there; empty where something is hidden that could not be decoded.
+        The text that a machine reads there; empty if it could not be decoded.
     span
-        Where it stands in the text, in characters, end excluded.
+        Its place in the text, in characters, end excluded.
     n_hidden
-        Number of characters that hide, or are hidden.
+        Number of hidden or hiding characters.
     weight
         Above 0. A payload above 1 is enough by itself to call a text suspicious: about ten
         smuggled characters, ten words of invisible prose, or three disguised words.
@@ -57,7 +57,7 @@ class Payload:
 
 
 def smuggled(kind: str, decoded: str, span: tuple[int, int], n: int) -> Payload:
-    """Return a payload of characters that have no innocent use; 10 characters weigh 1.04."""
+    """Return a payload of characters without an innocent use; 10 characters weigh 1.04."""
     return Payload(kind=kind, decoded=decoded, span=span, n_hidden=n, weight=0.3 * log2(1 + n))
 
 
@@ -73,21 +73,21 @@ _COMMON = (
     "o os de e não em da do uma você todas"
 )
 _FUNCTION_WORDS = frozenset(_COMMON.split())
-# With apostrophes and hyphens, Hebrew and Armenian ones among them; Armenian sets marks in words.
+# A word with apostrophes and hyphens, also of Hebrew and Armenian; Armenian puts marks in words.
 _PLAIN_WORD = re.compile(
     rf"[(\"'«„“¿¡]{{0,2}}[{LETTERS}]+(?:['’\-\u05be\u05f3\u05f4\u055a-\u055e\u058a][{LETTERS}]+){{0,3}}"
     rf"[.,;:!)\"'»”\u055a-\u055e\u060c\u061b{QUESTION_MARKS}{FULL_STOPS}]{{0,3}}"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _CODE = re.compile(r"[{}=<>;|\\$]|\w\(|::|//|\w:(?=\s)|\s-\s")
-# One word of Tamil says what two of English say. Wikipedia has 4.5 (Arabic) to 5.7 letters (Greek)
-# for each word of the same text in English. A syllable of Hangul is two or three letters.
+# One word of Tamil equals two of English. Wikipedia has 4.5 (Arabic) to 5.7 letters (Greek) for
+# each word of the same text in English. A syllable of Hangul is two or three letters.
 _LETTERS_OF_WORD = 5
 _BEYOND_LATIN = re.compile("[\u0370-\U0010ffff]")
 
 
 def _n_words(words: Sequence[str]) -> float:
-    """Return how many words they are, by their letters where that is more."""
+    """Return the number of words, or the number estimated from their letters if it is larger."""
     joined = "".join(words)
     if joined.isascii():
         return len(words)
@@ -96,11 +96,11 @@ def _n_words(words: Sequence[str]) -> float:
 
 
 def prose_words(text: str) -> float:
-    """Return how many words of prose a text holds: fewer than its words if it looks like code.
+    """Return the number of words of prose in a text, reduced if it looks like code.
 
-    Text without spaces between its letters (Chinese, Japanese, Thai, others) counts half a word
-    per letter, other text beyond Latin scripts a word per five letters if these are more. At most
-    the first 4,000 characters are looked at, so that time is bounded.
+    Text without spaces between its words (Chinese, Japanese, Thai, others) counts half a word per
+    letter, other text beyond Latin scripts a word per five letters if that is more. Only the first
+    4,000 characters are read, to bound the time.
     """
     text = text[:4000]
     tokens = text.split()
@@ -124,7 +124,7 @@ def carrying_prose(kind: str, decoded: str, span: tuple[int, int], words: float)
 
 
 def prose(kind: str, decoded: str, span: tuple[int, int], sure: float = 1.0) -> Iterator[Payload]:
-    """Yield a payload if the text is prose; its words count as far as it is sure to be hidden."""
+    """Yield a payload if the text is prose; ``sure`` reduces the number of words that count."""
     if words := prose_words(decoded) * sure:
         yield carrying_prose(kind, decoded, span, words)
 
@@ -133,14 +133,14 @@ _OPENING = "[hidden "
 _MARK = re.compile(
     r"^\[hidden ([01](?:\.[0-9]{1,3})?): ([^\]\n]{1,200})\]\.\n([^\n]{1,4000})", re.MULTILINE
 )
-# Characters of one mark: prose is told from less.
+# Most characters of one mark; fewer are enough to recognise prose.
 LONGEST = 2_000
 
 
 def mark(how: str, place: str, text: str, sure: float) -> str:
-    r"""Return two lines that say how a text is hidden, where in its document, and what it says.
+    r"""Return two lines with the way of hiding, the place in the document, and the hidden text.
 
-    It is sure to be hidden on purpose, [0, 1]; 0 for what is only to be read for instructions.
+    ``sure`` is how sure the intent to hide is, [0, 1]; 0 only lets other detectors read the text.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def marked(text: str) -> Iterator[Payload]:
 
 
 def sureness(payload: Payload) -> float:
-    """Return how sure a payload of prose is, [0, 1]: the share of its words that it weighs."""
+    """Return how sure a payload of prose is, [0, 1]: the share of its words that count."""
     words = prose_words(payload.decoded)
     weighed = 2 ** (payload.weight / 0.3) - 1  # see carrying_prose
     return min(1.0, weighed / words) if words else 0.0

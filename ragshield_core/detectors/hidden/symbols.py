@@ -1,4 +1,4 @@
-"""Messages in characters that nobody sees: tags, selectors, zero-width symbols, controls."""
+"""Finders of messages in invisible characters: tags, selectors, zero-width symbols, controls."""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 
@@ -28,9 +28,9 @@ from ragshield_core.text.characters import COMBINING, LETTERS, UNSPACED
 # Tag characters
 
 _TAG_RUN = re.compile("[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+")
-# England, Scotland, Wales: a black flag, their tags, a cancel tag.
+# Flags of England, Scotland and Wales: a black flag, their tags, a cancel tag.
 _FLAGS = frozenset({"gbeng", "gbsct", "gbwls"})
-_SCATTERED = 4  # more runs than this are read as one message
+_SCATTERED = 4  # more runs than this form one message
 _CANCEL_TAG = "\U000e007f"
 
 
@@ -43,7 +43,7 @@ def tag_characters(text: str) -> Iterator[Payload]:
         on_flag = start > 0 and text[start - 1] == "\U0001f3f4"
         if not (on_flag and decoded in _FLAGS and run.endswith(_CANCEL_TAG)):
             found.append((decoded, match.span()))
-    if len(found) > _SCATTERED:  # one by one between the letters that are seen
+    if len(found) > _SCATTERED:  # single characters between visible letters
         decoded = "".join(part for part, _ in found)
         n = sum(end - start for _, (start, end) in found)
         yield smuggled(TAGS, decoded, (found[0][1][0], found[-1][1][1]), n)
@@ -52,7 +52,7 @@ def tag_characters(text: str) -> Iterator[Payload]:
             yield smuggled(TAGS, decoded, (start, end), end - start)
 
 
-# Variation selectors: the 256 of them carry a byte each
+# Variation selectors: there are 256, so each carries a byte
 
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
 
@@ -63,7 +63,7 @@ def _byte_of(selector: str) -> int:
 
 
 def _selects(base: str, selector: str) -> bool:
-    """Return whether a variation selector has a use behind a character."""
+    """Return whether a variation selector has a regular use after a character."""
     code, number = ord(base), _byte_of(selector)
     ideograph = 0x3400 <= code <= 0x9FFF or 0xF900 <= code <= 0xFAFF or 0x20000 <= code <= 0x3FFFF
     if number >= 16:
@@ -108,28 +108,28 @@ INVISIBLE = (
 )
 _INVISIBLE_RUN = re.compile(f"[{INVISIBLE}]+")
 _LETTER, _COMBINING = re.compile(f"[{LETTERS}]"), re.compile(f"[{COMBINING}]")
-# Scripts whose words have joiners in them; and others whose words have no spaces between them, or
-# whose syllables may hold fillers.
+# Scripts with joiners in their words; and scripts without spaces between words, or with fillers in
+# syllables.
 _JOINED = re.compile("[\u0600-\u0dff\ufb50-\ufdff\ufe70-\ufefe]")
 _UNSPACED = re.compile(f"[\u0f00-\u0fff\u1100-\u11ff\u1800-\u18af{UNSPACED}]")
-# In the scripts of India, joiners have their place behind one of these, and before one.
+# In the scripts of India, joiners belong after or before one of these.
 _VIRAMA = frozenset("\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca")
 _SPLITTERS = frozenset(
     "\u034f\u115f\u1160\u180e\u200b\u200c\u200d\u2060\u2061\u2062\u2063\u2064\u3164\ufeff\uffa0"
 )
 _JOINERS = frozenset("\u200c\u200d")
 _WORD_JOINERS = frozenset("\u2060\u2061\u2062\u2063\u2064\ufeff")
-# One letter on, there is another; and one more, because words of one letter are common in scripts
-# without spaces.
+# Another invisible character follows one letter later; in scripts without spaces, where words of
+# one letter are common, a third one follows as well.
 _LETTER_ON = f"[{LETTERS}][{COMBINING}]{{0,3}}[{INVISIBLE}]"
 _APART, _FURTHER_APART = re.compile(_LETTER_ON), re.compile(f"(?:{_LETTER_ON}){{2}}")
 _MARKS = frozenset("\u200e\u200f\u061c\u00ad")
-_LONG = 8  # symbols in a row: a byte, and more than typography ever puts there
-_GAP = 80  # characters between two disguised words that still belong together
+_LONG = 8  # symbols in a row: a byte, and more than typography ever uses
+_GAP = 80  # most characters between two disguised words of one group
 
 
 def _innocent(text: str, start: int, end: int) -> bool:
-    """Return whether a short run of invisible characters stands where typography puts them."""
+    """Return whether typography explains the place of a short run of invisible characters."""
     if start == 0 or set(text[start:end]) <= _MARKS:
         return True
     before, after = text[start - 1], text[end : end + 1]
@@ -137,7 +137,7 @@ def _innocent(text: str, start: int, end: int) -> bool:
 
 
 def _is_plain(character: str) -> bool:
-    """Return whether it is a letter of a script that needs neither joiners, fillers nor breaks."""
+    """Return whether a letter belongs to a script without joiners, fillers and breaks."""
     special = _JOINED.match(character) or _UNSPACED.match(character)
     return bool(_LETTER.match(character)) and not special
 
@@ -149,20 +149,20 @@ def _splits(text: str, start: int, end: int) -> bool:
         return False
     unspaced = _UNSPACED.match(before) or _UNSPACED.match(after)
     if run <= _SPLITTERS:
-        if "\u034f" in run and _COMBINING.match(after):  # where the order of marks matters
+        if "\u034f" in run and _COMBINING.match(after):  # it controls the order of marks
             return False
         if run <= _WORD_JOINERS or (_is_plain(before) and _is_plain(after)):
             return True
-        # Zero-width spaces, but not joiners.
+        # Zero-width spaces split a word, joiners do not.
         if not unspaced and run.isdisjoint(_JOINERS):
             return True
-    # What typography puts there, it does not put between one letter and the next.
+    # Typography does not put invisible characters after one letter and again after the next.
     apart = _FURTHER_APART if unspaced else _APART
     return _VIRAMA.isdisjoint((before, after)) and bool(apart.match(text, end))
 
 
 def zero_width_symbols(text: str) -> Iterator[Payload]:
-    """Yield messages in zero-width symbols, and words that they split."""
+    """Yield messages in zero-width symbols, and words split by them."""
     loose: list[tuple[int, int]] = []
     long: list[tuple[int, int]] = []
     runs = [match.span() for match in _INVISIBLE_RUN.finditer(text)]
@@ -173,7 +173,7 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
             continue
         if len(set(text[start:end])) > 1:
             long.append((start, end))
-        else:  # padding carries next to nothing
+        else:  # padding carries almost no information
             n = end - start
             yield Payload(kind=ZERO_WIDTH, decoded="", span=(start, end), n_hidden=n, weight=0.2)
     together = [_message(text, spans) for spans in (long, loose) if len(spans) > 1]
@@ -184,7 +184,7 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
     if legible:
         return
     places = [span for span in runs if _splits(text, *span)]
-    # Breaking opportunities in long words come one or two to a text.
+    # Innocent texts have one or two break opportunities in long words.
     weight = 0.25 * log2(1 + len(places)) / max(1, len(places))
     for group in grouped(places):
         start, end = _whole_words(text, group[0][0], group[-1][1])
@@ -196,7 +196,7 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
 
 
 def _message(text: str, spans: Sequence[tuple[int, int]]) -> Payload:
-    """Return what the invisible characters at some places spell together."""
+    """Return the message that the invisible characters at some places spell together."""
     run = "".join(text[start:end] for start, end in spans)
     decoded = _decode_symbols(run)
     return Payload(
@@ -204,7 +204,7 @@ def _message(text: str, spans: Sequence[tuple[int, int]]) -> Payload:
         decoded=decoded,
         span=(spans[0][0], spans[-1][1]),
         n_hidden=len(run),
-        # Two symbols weigh as one smuggled character; less sure where no text comes out.
+        # Two symbols weigh as much as one smuggled character, or less if they spell no text.
         weight=(0.3 if decoded else 0.2) * log2(1 + len(run) / 2),
     )
 
@@ -219,7 +219,7 @@ def _whole_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def grouped(spans: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield lists of spans that stand less than ``_GAP`` characters apart."""
+    """Yield lists of spans that are at most ``_GAP`` characters apart."""
     group: list[tuple[int, int]] = []
     for span in spans:
         if group and span[0] - group[-1][1] > _GAP:
@@ -230,14 +230,14 @@ def grouped(spans: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]
         yield group
 
 
-# Symbols to text. Which symbol means what is tried out; the most legible reading wins.
+# From symbols to text: all meanings of the symbols are tried, and the most legible reading wins.
 
-_SAMPLE = 512  # symbols on which the reading is chosen
+_SAMPLE = 512  # number of symbols that decide the reading
 _LEGIBLE = 0.6
 
 
 def _text_of(values: Sequence[int]) -> str:
-    """Return code units as text: UTF-8 where it is, else code points."""
+    """Return code units as text, decoded as UTF-8 if valid, else as code points."""
     if not values or max(values) > 0x10FFFF:
         return ""
     if max(values) < 256:
@@ -266,7 +266,7 @@ def _legibility(text: str) -> float:
 def _decode_symbols(run: str) -> str:
     """Return the text that a run of few different symbols spells, or an empty string."""
     counts = Counter(run)
-    # A symbol that frames the message says nothing.
+    # A symbol that only frames the message has no meaning.
     kept = {c for c, n in counts.items() if n > 2 or len(run) < 2 * _LONG}
     if 2 <= len(kept) < len(counts):
         run = "".join(c for c in run if c in kept)
@@ -277,8 +277,8 @@ def _decode_symbols(run: str) -> str:
     return _read(run, *best) if best else ""
 
 
-# Digits of a base, their number in a group (0: parted by a symbol), that symbol, and whether the
-# lowest digit comes first.
+# Digits of a base, their number in a group (0: a symbol separates groups), that symbol, and whether
+# the lowest digit comes first.
 _Reading = tuple[Sequence[str], int, str, bool]
 
 
@@ -300,7 +300,7 @@ def _readings(run: str) -> Iterator[_Reading]:
     k = len(alphabet)
     if k > 16 or k < 2:
         return
-    # Beyond four symbols there are too many orders to try them all.
+    # More than four symbols have too many orders to try them all.
     orders: Iterable[Sequence[str]] = (
         permutations(alphabet) if k <= 4 else (alphabet, alphabet[::-1], [*dict.fromkeys(run)])
     )
@@ -315,7 +315,7 @@ def _readings(run: str) -> Iterator[_Reading]:
                 yield order[:2], width, order[2], False
 
 
-# Control characters: what a terminal hides
+# Control characters that hide text in a terminal
 
 CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x9b]|\r(?!\n)")
 _ESCAPE = re.compile(r"(?:\x1b\[|\x9b)([0-9;?]{0,20})([A-Za-z])|\x1b\]([^\x07\x1b]{0,200})")
@@ -324,10 +324,10 @@ _CONCEAL = re.compile(r"(?:^|;)8(?:;|$)|(?:^|;)30;40(?:;|$)|(?:^|;)37;47(?:;|$)"
 
 
 def control_characters(text: str) -> Iterator[Payload]:
-    """Yield what a terminal would not show: erased, overwritten or concealed."""
+    """Yield text that a terminal would not show: erased, overwritten or concealed."""
     yield from _backspaces(text)
     yield from _escapes(text)
-    if text.count("\r") <= text.count("\n"):  # else they end lines, as on old Macintoshes
+    if text.count("\r") <= text.count("\n"):  # otherwise "\r" ends lines, as on old Macintoshes
         last = 0
         for match in re.finditer(r"\r(?=[^\r\n])", text):
             end = match.start()
@@ -358,7 +358,7 @@ def _escapes(text: str) -> Iterator[Payload]:
             concealed = None
         if final == "m" and _CONCEAL.search(codes):
             concealed = match.end()
-        elif final in ("K", "J", "A", "F"):  # erase, or go back up and write over
+        elif final in ("K", "J", "A", "F"):  # erase, or go back up and overwrite
             end = match.start()
             start = max(text.rfind("\n", last, end) + 1, last, end - _LONGEST_LINE)
             last = match.end()
