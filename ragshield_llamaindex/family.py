@@ -154,7 +154,7 @@ def _windows(report: Report) -> dict[str, list[tuple[int, str]]]:
 
 
 def _parents(row: int, report: Report, row_of: Mapping[str, int]) -> Iterator[str]:
-    """Yield the ids of a node's parents and ``IndexNode`` target, recursively, up to an unscreened.
+    """Yield the ids of a node's parents and ``IndexNode`` target, up to the first unscreened node.
 
     A relation that only the child states is a claim, by which an attacker could have any node held:
     a screened parent has to list the child, or contain its text.

@@ -1,4 +1,4 @@
-"""The adapter of a LlamaIndex store or index: nodes, their documents and relatives."""
+"""The keeper of a LlamaIndex store or index: nodes, their documents and relatives."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from ragshield_llamaindex.mask import Mask
 
 logger = logging.getLogger("ragshield")
 
-# Windows that contain a sentence, and parents of parents, are at most so many steps away.
+# Largest distance, in relations, to windows that contain a sentence and to parents of parents.
 HOPS = 5
 # Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
-# Name under which the quarantine notes the nodes of new documents that are held as a whole.
+# Name under which the quarantine records the nodes of new documents that are held whole.
 HELD_WHOLE = "ragshield: all of a new document"
 
 
@@ -80,10 +80,10 @@ class NodeKeeper(Keeper[BaseNode]):
     label_key, lineage_key
         Metadata keys of the label and the lineage.
     name
-        Of the store, as the user gave it.
+        The store's name, as the user gave it.
     neighbors
-        The guard finds neighbours in the ``"store"`` or in ``"memory"``; by default, as it was
-        saved.
+        Whether the guard finds neighbours in the ``"store"`` or in ``"memory"``; default: as it
+        was saved.
     """
 
     mask: Mask
@@ -105,36 +105,36 @@ class NodeKeeper(Keeper[BaseNode]):
         self.keys = MetadataKeys.of(label_key, lineage_key)
         super().__init__(guard, Mask(self.keys))
         self.access = access
-        # Documents that a plain index deletes to make room for the new version that it brings next.
+        # Documents that a plain index deletes just before it adds their new versions.
         self._updated_next: set[str] = set()
 
-    # What the store is asked for
+    # Operations of the store
 
     def stored(self, ids: Sequence[str]) -> StoredEntries[BaseNode]:
-        """Return the nodes that the store holds under the ids."""
+        """Return the stored nodes with these ids."""
         nodes = self.access.read(list(ids))
         return StoredEntries(to_batch_of(nodes, self.keys), nodes)
 
     def ids(self) -> list[str]:
-        """Return the ids of all nodes that the store holds."""
+        """Return the ids of all stored nodes."""
         return self.access.ids()
 
     def write_entries(self, batch: Batch, how: How | None, older: Sequence[BaseNode]) -> None:
-        """Store nodes in place of older ones, or leave all as it was before."""
-        if how is None:  # as they were held
+        """Store nodes in place of older ones; on an error, restore the older ones."""
+        if how is None:  # as held
             pairs = zip(batch, batch.vectors, strict=True)
             how = [node_of(entry, vector.tolist()) for entry, vector in pairs], None
         nodes, options = how[0], how[1] or {}
-        # Most stores skip an id that is there, or keep both.
+        # Most stores skip an existing id, or keep both nodes.
         replacing = bool(older) and self.access.replaces
         if older and not replacing:
             self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
             self._put(nodes, options, replacing=replacing)
         except Exception:
-            # An index writes part by part (``insert_batch_size``): the first may be in.
+            # An index writes in parts (``insert_batch_size``): the first may be stored.
             known = {node.node_id for node in older}
-            with suppress(Exception):  # the store's error is raised
+            with suppress(Exception):  # the store's own error matters more
                 new = [node.node_id for node in nodes if node.node_id not in known]
                 self.delete_entries(new)
             if older:
@@ -168,10 +168,10 @@ class NodeKeeper(Keeper[BaseNode]):
         self.guard.judge.check_dim(batch)
         return batch
 
-    # Documents of nodes, and relatives that serve their text
+    # Documents of nodes, and related nodes that serve their text
 
     def judge_related(self, report: Report, *, stored: bool) -> Report:
-        """Hold nodes as well that serve the text of held ones; cut it out of new windows."""
+        """Also hold nodes that serve the text of held ones; cut that text out of new windows."""
         return with_family(report, None if stored else self.guard)
 
     def annotated(self, report: Report) -> Report:
@@ -183,7 +183,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return source_of(entry.metadata)
 
     def superseded(self, versions: Sequence[NewVersion]) -> None:
-        """Supersede held nodes of new documents as well."""
+        """Also supersede held nodes of new documents."""
         super().superseded(versions)
         for version in versions:
             held = self._held_of(version.document, Status.HELD)
@@ -201,17 +201,17 @@ class NodeKeeper(Keeper[BaseNode]):
         return self.nodes_in(dict.fromkeys(d for d in documents if d is not None))
 
     def held_under(self, ids: Sequence[str]) -> list[str]:
-        """Return the ids of held nodes, by their ids or those of documents."""
+        """Return the ids of held nodes, given their ids or those of their documents."""
         return nodes_of(self.guard.quarantine, ids)
 
     def replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
-        """Return the nodes that were replaced last, by their ids or those of documents."""
+        """Return the nodes replaced last, given their ids or those of their documents."""
         return replaced_of(self.guard.quarantine, ids)
 
     def leaving(
         self, there: StoredEntries[BaseNode], because: Mapping[str, Decision] | None
     ) -> tuple[Batch, Sequence[Decision] | None]:
-        """Return nodes that are to leave, with the relatives that serve their text."""
+        """Return the nodes to take out, with the related nodes that serve their text."""
         found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
@@ -242,20 +242,20 @@ class NodeKeeper(Keeper[BaseNode]):
         updated: Mapping[str, Collection[str]] | None = None,
         at_once: bool = False,
     ) -> Report:
-        """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
+        """Screen nodes with vectors; hold the suspicious ones, store and learn the others.
 
-        Of a document that is known, all nodes go in or none does. Relationships skip what was held.
+        All nodes of a known document are stored, or none. Relationships skip held nodes.
 
         Parameters
         ----------
         nodes, options
             Nodes to write, and the arguments of the store's ``add``.
         updated
-            Documents of which these are new versions, with the ids of their nodes: all other nodes
-            of theirs leave once the new ones are in.
+            Updated documents, with the ids of their new nodes: all their other nodes are deleted
+            once the new ones are stored.
         at_once
-            Whether nodes that can be neither stored nor held are refused before anything is stored,
-            as where a document is replaced; else once the others are stored.
+            Whether to refuse nodes that can be neither stored nor held before any node is stored,
+            as for the update of a document; otherwise they are refused once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
         check_are_nodes(nodes)
@@ -288,16 +288,16 @@ class NodeKeeper(Keeper[BaseNode]):
     def waiting(
         self, documents: Iterable[tuple[str, str]]
     ) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the documents that wait in this very version, and need no other look.
+        """Return the documents whose same version already waits in quarantine.
 
-        First those whose version before is served meanwhile: a version with a part that was
-        confirmed as poisoned waits for good. Then new ones all of whose nodes are held, before a
-        person decides on one of them.
+        The first set has updates whose previous version is served: a version with a confirmed part
+        waits forever. The second has new documents with all nodes held, until a person decides on
+        one of them.
 
         Parameters
         ----------
         documents
-            Their ids and hashes.
+            Ids and hashes.
         """
         asked, quarantine = dict(documents), self.guard.quarantine
         still: set[str] = set()
@@ -319,24 +319,24 @@ class NodeKeeper(Keeper[BaseNode]):
             if one.id in all_of:
                 stands = stands and not lacks_vector(one)
                 whole[source.node_id] = whole.get(source.node_id, True) and stands
-        # Of nothing is the version before served after a loss of the store.
+        # After a loss of the store, no previous version is served.
         served = frozenset(one for one in still if self.access.document(one))
         return served, frozenset(one for one, stands in whole.items() if stands)
 
     def note_whole(self, documents: Collection[str]) -> None:
-        """Note that all nodes of these new documents are held."""
+        """Record that all nodes of these new documents are held."""
         ids = [i for document in documents for i in self._held_of(document, Status.HELD)]
         self.guard.quarantine.indexes.note(ids, HELD_WHOLE)
 
     def judged_before(self, report: Report, updated: Mapping[str, Collection[str]]) -> Report:
-        """Take note of nodes that an earlier step has held: reads of this store hide them as well.
+        """Hide the nodes that an earlier step has held from reads of this store.
 
         Parameters
         ----------
         report
-            Of that step.
+            The report of that step.
         updated
-            Documents whose new versions have a held part, with the ids of their nodes: all of these
+            Documents whose new versions have a held part, with the ids of their nodes, all of which
             wait.
         """
         recall_found(self, report.retroactive)
@@ -344,7 +344,7 @@ class NodeKeeper(Keeper[BaseNode]):
         versions = []
         for document, ids in updated.items():
             older = self.stored(self.access.document(document)).entries
-            # Later steps may add to what a model reads beside the text.
+            # Compare texts only: later steps may add to the context.
             prints = {one.id: one.text_fingerprint for one in older}
             kept = {e.id for e in report.batch if prints.get(e.id) == e.text_fingerprint}
             new = frozenset(ids)
@@ -355,7 +355,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return report
 
     def make_room(self, ref_doc_id: str) -> None:
-        """Have the nodes of a document that come next replace it; until then it stays."""
+        """Let the next nodes of a document replace it; until then it stays."""
         self._updated_next.add(ref_doc_id)
 
     def delete_document(self, ref_doc_id: str, options: dict[str, Any] | None = None) -> list[str]:
@@ -371,7 +371,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return ids
 
     def delete_nodes(self, ids: Sequence[str] | None, filters: MetadataFilters | None) -> None:
-        """Delete nodes, or those of them, or of all, that filters choose."""
+        """Delete nodes; with filters, those that match among the ids, or among all nodes."""
         if filters is not None:
             ids = [node.node_id for node in self.access.call("get_nodes", ids, filters)]
         writing.delete(self, ids or [])
@@ -385,9 +385,9 @@ class NodeKeeper(Keeper[BaseNode]):
             self.access.call("clear")
 
     def arrived(self) -> frozenset[tuple[str, str | None]]:
-        """Return documents, with the hashes of their versions, that have missing nodes here.
+        """Return ids and hashes of documents whose released nodes are missing from the store.
 
-        A reviewer has released those nodes elsewhere: the command line, for one, writes no store.
+        A reviewer released these nodes without the store: the command line, for one, writes none.
         """
         quarantine = self.guard.quarantine
         if not quarantine.exists():
@@ -411,7 +411,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return stored nodes as a batch, without those whose vectors the store does not give."""
+    """Return stored nodes as a batch, without those that the store returns without a vector."""
     known = [node for node in nodes if node.embedding is not None]
     if len(known) < len(nodes):
         logger.warning(
@@ -426,16 +426,16 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:
     """Yield the documents and ids of nodes; malformed nodes are skipped."""
     for node in nodes:
-        with suppress(Exception):  # malformed nodes are named when they are judged
+        with suppress(Exception):  # the judgement names malformed nodes
             if isinstance(node.ref_doc_id, str):
                 yield node.ref_doc_id, node.node_id
 
 
-# Held nodes, found by their ids or documents, and made ready to be stored
+# Look-up of held nodes by ids or documents, and their preparation for the store
 
 
 def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
-    """Return ids with those of documents replaced by the ids of their held nodes."""
+    """Return the ids, with document ids replaced by the ids of their held nodes."""
     nodes = quarantine.held_ids(ids)
     by_document: dict[str, list[str]] = {}
     others = [entry_id for entry_id in ids if entry_id not in nodes]
@@ -448,7 +448,7 @@ def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
 
 
 def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
-    """Return the nodes that were replaced last under ids of nodes, or as parts of documents.
+    """Return the nodes replaced last, given ids of nodes or documents.
 
     Raises
     ------
@@ -478,12 +478,12 @@ def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
 
 
 def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNode]:
-    """Return nodes, those that were held without a vector embedded now.
+    """Return nodes with vectors, embedding those that were held without.
 
     Raises
     ------
     QuarantineError
-        If there is one, and nothing to embed it with; names it.
+        If a node has no vector and cannot be embedded; names it.
     """
     bare = [node for node in nodes if node.embedding is None]
     if not bare:
@@ -502,7 +502,7 @@ def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNod
 
 
 def embedding_with(model: BaseEmbedding) -> Embed:
-    """Return a function that embeds nodes as an index does, without the paths of their files."""
+    """Return a function that embeds nodes as an index does, without their file paths."""
 
     def embed(nodes: Sequence[BaseNode]) -> list[BaseNode]:
         texts = [without_path(one).get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]

@@ -1,4 +1,4 @@
-"""An ingestion pipeline whose document store is told the truth."""
+"""An ingestion pipeline whose document store records only admitted documents."""
 
 from __future__ import annotations
 
@@ -38,89 +38,88 @@ from ragshield_llamaindex.vectorstore import GuardedVectorStore
 logger = logging.getLogger("ragshield")
 
 UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
-# What becomes of a document that is looked at.
+# Possible outcomes for a document that a run processes.
 FATES = ("stored", "partly_held", "held", "not_stored", "rejected_updates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """What one run did with documents; the report tells of their nodes.
+    """Outcomes of one run by document; the report covers their nodes.
 
-    Where a guard in front of others has held nodes, these come first in the report, whose batch is
-    without vectors then.
+    If a guard in front of another has held nodes, these come first in the report, and its batch has
+    no vectors.
     """
 
     report: Report
-    stored: tuple[str, ...] = ()  # all of their nodes went in
-    partly_held: tuple[str, ...] = ()  # new ones: the admitted nodes went in
-    held: tuple[str, ...] = ()  # new ones of which all nodes are held
+    stored: tuple[str, ...] = ()  # all of their nodes were stored
+    partly_held: tuple[str, ...] = ()  # new documents: only the admitted nodes were stored
+    held: tuple[str, ...] = ()  # new documents with all nodes held
     not_stored: tuple[str, ...] = ()  # admitted, but nodes have no vectors
-    rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
-    still_held: tuple[str, ...] = ()  # held before, as they are: not looked at again
-    unchanged: tuple[str, ...] = ()  # as the document store knows them
+    rejected_updates: tuple[str, ...] = ()  # held new versions: the previous version stays
+    still_held: tuple[str, ...] = ()  # held earlier in the same version: skipped
+    unchanged: tuple[str, ...] = ()  # same version in the document store
 
 
 @dataclass(slots=True)
 class _Plan:
-    """Which documents are to be looked at, and what the document store knows of them."""
+    """Documents to process in a run, and their state in the document store."""
 
     run: list[BaseNode] = field(default_factory=list)
     updates: set[str] = field(default_factory=set)
     unchanged: list[str] = field(default_factory=list)
     still_held: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    rejected: set[str] = field(default_factory=set)  # updates of which a part is held
+    rejected: set[str] = field(default_factory=set)  # updates with a held part
 
     @property
     def leaving(self) -> list[str]:
-        """Documents whose stored nodes go, if what comes is admitted."""
+        """Documents whose stored nodes are deleted if the new versions are admitted."""
         return [*sorted(self.updates), *self.missing]
 
     def rejected_by(self, report: Report) -> set[str]:
-        """Return the updates of which a report holds a part; they are not made."""
+        """Return the updates that are rejected since the report holds a part of them."""
         rejected = self.updates & _documents_held(report)
         self.rejected |= rejected
         return rejected
 
 
 class GuardedIngestionPipeline(Guarded, IngestionPipeline):
-    """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
+    """Drop-in replacement for an IngestionPipeline that stores and records no suspicious nodes.
 
-    A plain pipeline stores its input documents whatever became of their nodes, and deletes the old
-    version of a document before it looks at the new one. Here,
+    A plain pipeline stores its input documents even if their nodes are held, and deletes the old
+    version of a document before it processes the new one. This pipeline
 
-    - a document that is admitted is stored and recorded as usual;
-    - of a new document of which some nodes are held, the others go into the vector store, and the
-      document store keeps its hash alone, not its text;
-    - a new document of which all nodes are held is not recorded;
-    - an update of which any node is held is not made: the version before stays, whole, and all of
-      the new one waits in quarantine. Once its suspicious nodes are released, it goes in and the
-      version before leaves;
-    - what waits is neither judged nor logged again when it comes again as it is.
+    - stores and records an admitted document as usual;
+    - stores the admitted nodes of a new document with some held nodes, and gives the document store
+      only its hash, not its text;
+    - does not record a new document with all nodes held;
+    - rejects an update with a held node: the whole previous version stays, and the whole new one
+      waits in quarantine. Once its suspicious nodes are released, it replaces the previous version;
+    - neither judges nor logs a waiting version again when it arrives unchanged.
 
-    Nodes are judged all at once and in this process, also with ``num_workers > 1``: the steps
-    before a guard run in the workers. A metadata extractor in front of every guard lets a language
-    model read what was not judged: the constructor warns
+    Nodes are judged together and in this process, even with ``num_workers > 1``: the steps before a
+    guard run in the workers. A metadata extractor in front of every guard lets a language model
+    read unjudged nodes: the constructor warns
     (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Two PoisonGuards of the same guard,
-    one in front of it and one behind the embedding model, judge texts before a model reads them,
-    and vectors when they are there. The judgement of a guard at the end is that of the vector
-    store, as it writes; where steps stand behind the last guard, the store judges once more what
-    they have made. What node parsers name at random gets ids that are the same at
-    each run (:class:`~ragshield_llamaindex.StableIds`).
+    one before the extractor and one after the embedding model, judge texts before a model reads
+    them, and vectors once they exist. The vector store does the judgement of a guard at the end,
+    when it writes; if steps follow the last guard, the store judges their output as well. Nodes
+    with random ids from node parsers get ids that are the same at each run
+    (:class:`~ragshield_llamaindex.StableIds`).
 
     Key init args:
         transformations: list[TransformComponent]
-            As of IngestionPipeline; PoisonGuards among them, of one and the same guard, are used
+            As of IngestionPipeline; PoisonGuards among them, which must share one guard, are used
             where they stand.
         guard: Guard | None
-            Where there is no PoisonGuard among the transformations: one is put at their end, and
-            one in front of the first step behind the node parser that has a language model read
-            nodes, if the guard has detectors that need no vectors.
+            If the transformations have no PoisonGuard: one is added at the end, and one before the
+            first step after the node parser that lets a language model read nodes, if the guard has
+            detectors that need no vectors.
         vector_store: BasePydanticVectorStore
-            One that keeps texts; it is wrapped in a
+            A store that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
         inner_store: InnerStore | None
-            How to read vectors of that store, if it is of another kind.
+            Access to the store's vectors, for other kinds of stores.
         kwargs
             As of IngestionPipeline: ``docstore``, ``docstore_strategy``, ``cache``, ...
 
@@ -151,8 +150,8 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         ``await pipeline.arun(documents=...)``
 
     Release:
-        ``pipeline.release(ids)`` puts held nodes into the vector store: those without a vector once
-        the steps behind the first guard have embedded them.
+        ``pipeline.release(ids)`` puts held nodes into the vector store; the steps after the first
+        guard embed those without a vector.
     """
 
     _result: PipelineResult = PrivateAttr(
@@ -204,12 +203,12 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
 
     @property
     def poison_guard(self) -> PoisonGuard:
-        """The step that screens; of several, the last."""
+        """The screening step; the last of several."""
         return [step for step in self.transformations if isinstance(step, PoisonGuard)][-1]
 
     @property
     def last_result(self) -> PipelineResult:
-        """What the latest run did."""
+        """Outcomes of the latest run."""
         return self._result
 
     @dispatcher.span
@@ -225,14 +224,14 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         num_workers: int | None = None,
         **kwargs: Any,
     ) -> Steps[Sequence[BaseNode]]:
-        """Transform documents, screen their nodes, and store and record what is admitted.
+        """Transform documents, screen their nodes, and store and record the admitted ones.
 
         Parameters are those of IngestionPipeline.
 
         Returns
         -------
         Sequence[BaseNode]
-            The nodes that went in; :attr:`last_result` tells of the rest.
+            The stored nodes; :attr:`last_result` covers the others.
         """
         options = {
             "show_progress": show_progress,
@@ -256,7 +255,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
                 left = StableIds()(left)
             at_the_end = number == len(stages) and not after
             if at_the_end and all(one.embedding is not None for one in left):
-                break  # the vector store judges them, and writes at once
+                break  # the vector store judges and writes them in one step
             made = left
             left, report = yield own(guard.screen, made, replacing=older)
             parts = _ids_by_document(made, plan.rejected_by(report))
@@ -284,12 +283,12 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
 
     @property
     def _keeper(self) -> NodeKeeper:  # type: ignore[override]
-        """What keeps vector store and guard in step."""
+        """The keeper of the vector store and the guard."""
         keeper: NodeKeeper = self.vector_store._keeper  # type: ignore[union-attr]  # noqa: SLF001
         return keeper
 
     def _embedder(self, model: Any) -> Any:
-        """Return how nodes get vectors that were held without: by steps after the first guard."""
+        """Return a function that embeds held nodes by the steps after the first guard."""
         stages, after = self._stages()
         after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
         return (lambda nodes: run_transformations(list(nodes), after)) if model is None else model
@@ -303,7 +302,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
     ) -> tuple[list[tuple[IngestionPipeline, PoisonGuard]], list[TransformComponent]]:
         """Return each guard with a pipeline of the steps before it, and the steps after the last.
 
-        Steps before a guard begin behind the one before it.
+        The steps before a guard start after the previous guard.
         """
         stages: list[tuple[IngestionPipeline, PoisonGuard]] = []
         steps: list[TransformComponent] = []
@@ -319,12 +318,12 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         return stages, steps
 
     def _plan(self, inputs: Sequence[BaseNode]) -> Steps[_Plan]:
-        """Sort inputs; of documents that are known, those run whose nodes were released since."""
+        """Sort inputs; a known version runs again only if its nodes were released since."""
         keeper, docstore, plan = self._keeper, self.docstore, _Plan()
         if docstore is None:
             plan.run = list(inputs)
             return plan
-        # A node that was cut elsewhere is only a part of a document.
+        # A node cut elsewhere is only a part of a document.
         versions = [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
         arrived = yield keeper.step(keeper.arrived)
         waiting, whole = yield keeper.step(keeper.waiting, versions)
@@ -354,7 +353,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         return plan
 
     def _record(self, plan: _Plan, result: PipelineResult, *, store_doc_text: bool) -> None:
-        """Tell the document store what went in, after the vector store has it."""
+        """Record admitted documents in the document store, after the vector store has them."""
         if self.docstore is None:
             return
         for ref_doc_id in sorted(plan.updates - plan.rejected):
@@ -365,7 +364,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         whole = [node for node in plan.run if _document(node) in admitted]
         self.docstore.set_document_hashes({node.id_: node.hash for node in whole})
         self.docstore.add_documents(whole, store_text=store_doc_text)
-        # Not the text of a document that is held in part: it would be all there.
+        # No text of a partly held document: it would include the held parts.
         in_part = frozenset(result.partly_held)
         partly = [node for node in plan.run if _document(node) in in_part]
         self.docstore.set_document_hashes({node.id_: node.hash for node in partly})
@@ -374,16 +373,16 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
 def _result(
     plan: _Plan, report: Report, made: Sequence[BaseNode], left: Sequence[BaseNode]
 ) -> PipelineResult:
-    """Return what became of the documents of a run.
+    """Return the outcomes of a run by document.
 
     Parameters
     ----------
     plan, report
-        Which documents were looked at, and what was decided.
+        The processed documents, and the decisions.
     made
-        Nodes that came to the end of the steps.
+        Nodes that reached the end of the steps.
     left
-        Those of them that passed, and are in the vector store.
+        The admitted ones among them, which are in the vector store.
     """
     held = _documents_held(report)
     made_of, left_of = (Counter(map(_document, nodes)) for nodes in (made, left))
@@ -405,13 +404,13 @@ def _result(
 
 
 def _documents_held(report: Report) -> set[str]:
-    """Return the documents of which a part is held."""
+    """Return the documents with a held part."""
     batch = report.batch.take(~report.admitted)
     return {source_of(one.metadata) or one.id for one in batch}
 
 
 def _ids_by_document(nodes: Sequence[BaseNode], documents: Iterable[str]) -> dict[str, list[str]]:
-    """Return the ids of the nodes of each of some documents."""
+    """Return the node ids of each of these documents."""
     ids: dict[str, list[str]] = {one: [] for one in documents}
     for node in nodes:
         if (document := _document(node)) in ids:
@@ -432,7 +431,7 @@ def _transformed(
 
 
 def _guarded(steps: list[TransformComponent], guard: Guard) -> list[TransformComponent]:
-    """Return steps with a guard at their end, and one in front of what has a model read nodes."""
+    """Return steps with a guard at the end, and one before a step that lets a model read nodes."""
     if any(isinstance(step, PoisonGuard) for step in steps):
         msg = "there is a PoisonGuard among the transformations and guard=, expected one of both."
         raise ValueError(msg)
@@ -441,7 +440,7 @@ def _guarded(steps: list[TransformComponent], guard: Guard) -> list[TransformCom
         if parsed and read_by_model(step) and judges_text(guard):
             steps = [*steps[:place], PoisonGuard(guard), *steps[place:]]
             break
-        parsed = parsed or isinstance(step, NodeParser)  # what is held is a node, as elsewhere
+        parsed = parsed or isinstance(step, NodeParser)  # hold nodes, not whole documents
     return [*steps, PoisonGuard(guard)]
 
 
@@ -474,7 +473,7 @@ def _last_of(guards: Sequence[PoisonGuard]) -> PoisonGuard:
 
 
 def _document(node: BaseNode) -> str:
-    """Return the id of the document that a node is part of, or is; of odd ones in words."""
+    """Return the id of a node's document, or the node's own; the repr of a malformed id."""
     document: object = node.ref_doc_id or node.node_id
     return document if isinstance(document, str) else repr(document)
 

@@ -1,6 +1,6 @@
-"""Retrieved nodes are screened before they reach a prompt: a postprocessor, and a retriever.
+"""A postprocessor and a retriever that screen retrieved nodes before they reach a prompt.
 
-For stores that were filled unguarded. What is dropped stays in the store.
+For stores that were filled unguarded. Dropped nodes stay in the store.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ragshield_llamaindex.running import read_by_model, running, watch
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Postprocessors that put other text into nodes, or add nodes that nobody has judged.
+# Postprocessors that put other text into nodes, or add unjudged nodes.
 CHANGE_TEXT = frozenset(
     {
         "MetadataReplacementPostProcessor",
@@ -61,29 +61,29 @@ CHANGE_TEXT = frozenset(
 
 
 class PoisonFilter(Keyed, BaseNodePostprocessor):
-    """Node postprocessor that drops suspicious nodes and leaves the others as they are.
+    """Node postprocessor that drops suspicious nodes and leaves the others unchanged.
 
-    Put it last: what another postprocessor puts in afterwards was not judged. Put another one in
-    front of a postprocessor that has a language model read passages, such as ``LLMRerank``. It
-    warns (:class:`PoisonFilterOrderWarning`) of both in the same engine; :func:`check_order` looks
-    at a list of your own.
+    Put it last: it does not judge text that another postprocessor adds afterwards. Put a second one
+    before a postprocessor that lets a language model read passages, such as ``LLMRerank``. It warns
+    (:class:`PoisonFilterOrderWarning`) of both mistakes in its engine; :func:`check_order` checks a
+    list of your own.
 
     Key init args:
         guard: RetrievalGuard | None
             Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with default thresholds; fit
             one on your knowledge base and queries for thresholds of your own.
         embed_model: BaseEmbedding | None
-            Of the knowledge base. For the query's vector where the engine brings none, and for the
-            nodes' where neither they nor the store have them: k more texts to embed. Default: that
-            of ``store``, else ``Settings.embed_model`` if you have set one. Without a model, groups
-            are not looked for; the report says so.
+            The knowledge base's model. It embeds the query if the engine has not, and nodes without
+            a vector in the store: k more texts to embed. Default: the model of ``store``, else
+            ``Settings.embed_model`` if you have set one. Without a model, the filter does not look
+            for groups; the report says so.
         store: VectorStoreIndex | BasePydanticVectorStore | None
-            Where nodes come from; their vectors are read back by id.
+            Source of the nodes; their vectors are read back by id.
         quarantine: Quarantine | None
-            What is held there never passes. Default: that of a guarded ``store``.
+            Entries held there never pass. Default: that of a guarded ``store``.
         label_key, lineage_key: str
             As of :class:`~ragshield_llamaindex.GuardedVectorStore`; used to recognise revisions
-            that a person has judged.
+            that a reviewer has judged.
 
     Instantiate:
         >>> poison_filter = PoisonFilter()
@@ -107,10 +107,10 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
     Notes
     -----
-    A node is judged by its text and by what it shows to language and embedding models, metadata
-    included (``MetadataMode.LLM`` and ``EMBED``), and dropped if one of them is suspicious. What is
-    dropped is told as a :class:`~ragshield_llamaindex.PoisonDetectedEvent` and to the log. Where
-    nothing is left, engines answer "Empty Response".
+    The filter judges a node's text and the text that language and embedding models see, metadata
+    included (``MetadataMode.LLM`` and ``EMBED``), and drops the node if either is suspicious. A
+    :class:`~ragshield_llamaindex.PoisonDetectedEvent` and the log report dropped nodes. If no node
+    is left, engines answer "Empty Response".
     """
 
     _guard: RetrievalGuard = PrivateAttr()
@@ -139,7 +139,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             raise TypeError(msg)
         watch()
         self._access = _access(store)
-        # Says what was cut from a parent that a retriever returns.
+        # Knows the children of a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
         if isinstance(store, Guarded) and quarantine is None:
             quarantine = store.quarantine
@@ -163,7 +163,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> Steps[list[NodeWithScore]]:
         self._look_around()
-        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
+        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` passes it
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
         columns = Retrieved.of((one.node.node_id, text_of(one.node), one.node) for one in nodes)
@@ -174,7 +174,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             query_vector = None if query_bundle is None else query_bundle.embedding
             model = self._model()
             if model is not None and query_bundle is not None:
-                if query_vector is None:  # the asynchronous engines bring none
+                if query_vector is None:  # asynchronous engines pass none
                     texts = query_bundle.embedding_strs
                     query_vector = yield asked(model, "get_agg_embedding_from_queries", texts)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
@@ -190,14 +190,14 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     _apostprocess_nodes = dispatcher.span(asynchronous(_postprocess_nodes))
 
     def _model(self) -> BaseEmbedding | None:
-        # The setting's getter would make OpenAI's model where nobody has set one.
+        # The setting's getter would create OpenAI's model if none is set.
         return self._embed_model or Settings._embed_model  # noqa: SLF001
 
     def _own_vectors(self, columns: Retrieved[BaseNode]) -> Steps[dict[int, Any]]:
-        """Return the vectors that nodes or store have, by row; whatever fails, those are missing.
+        """Return the vectors of the nodes or their store, by row; on an error, the nodes' alone.
 
-        A node whose text was replaced since (a sentence by its window) was found by the vector that
-        is stored, and is compared by it.
+        A node whose text was replaced since (a sentence by its window) was found by its stored
+        vector, and is compared by that.
         """
         vectors: dict[int, Any] = {
             row: node.embedding
@@ -210,7 +210,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         try:
             found = yield asked(self._access, "read", wanted)
             stored = {node.node_id: node.embedding for node in found}
-        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
+        except Exception as error:  # noqa: BLE001 - any store's error; texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return vectors
         for row, node in enumerate(columns.items):
@@ -240,9 +240,9 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         vectors: Mapping[int, Any],
         query_vector: Sequence[float] | None,
     ) -> Report:
-        """Judge nodes by their text, then by what they show to models where that is more.
+        """Judge nodes by their text, then by the text that models see if that differs.
 
-        Detectors that read contexts have seen all that at once.
+        Detectors that read contexts judge both at once.
         """
         views = [columns.texts]
         for mode in (MetadataMode.LLM, MetadataMode.EMBED):
@@ -262,13 +262,13 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
         report = self._with_parents(judged(self._guard, views[0]), columns)
         further = copy.copy(self._guard)
-        further.quarantine = None  # it knows texts without metadata
+        further.quarantine = None  # it compares texts without metadata
         further.detectors = tuple(
             d
             for d in further.detectors
             if not (isinstance(d, Detector) and d.traits.reads_contexts)
         )
-        released = {  # by a person
+        released = {  # by a reviewer
             row
             for row, decision in report.remarkable.items()
             if decision.verdict is Verdict.ADMIT and decision.note is not None
@@ -286,7 +286,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         return report
 
     def _with_parents(self, report: Report, columns: Retrieved[BaseNode]) -> Report:
-        """Drop nodes that hold the text of a held one: its parents."""
+        """Drop the parents of held nodes, which contain their text."""
         quarantine = self._guard.filled_quarantine
         if quarantine is None:
             return report
@@ -309,11 +309,11 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         return replace(report, remarkable={**report.remarkable, **dropped})
 
     def _look_around(self) -> None:
-        """Warn if the engine that is running has its postprocessors in a wrong order."""
+        """Warn if the running engine has its postprocessors in a wrong order."""
         for engine in running(object):
             listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
-                seen = tuple(id(one) for one in listed)  # a list is looked at once, as it is
+                seen = tuple(id(one) for one in listed)  # check each list once
                 if seen not in self._checked:
                     self._checked.add(seen)
                     check_order(listed)
@@ -321,7 +321,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
 
 def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
-    """Warn if something after a PoisonFilter changes text, or a model before it reads passages.
+    """Warn if a step after a PoisonFilter changes text, or a model before it reads passages.
 
     Parameters
     ----------
@@ -368,9 +368,9 @@ class GuardedRetriever(BaseRetriever):
 
     Key init args:
         retriever: BaseRetriever | VectorStoreIndex
-            Any; of those with a ``similarity_top_k``, more nodes are fetched than wanted.
+            Any retriever; from those with a ``similarity_top_k``, more nodes are fetched.
         k: int | None
-            How many to return; default: as the retriever is set up.
+            Number of nodes to return; default: the retriever's setting.
         guard: RetrievalGuard | None
             As of :class:`PoisonFilter`.
         embed_model: BaseEmbedding | None
@@ -451,14 +451,14 @@ class GuardedRetriever(BaseRetriever):
 
     @property
     def poison_filter(self) -> PoisonFilter:
-        """What judges the nodes."""
+        """The filter that judges the nodes."""
         return self._filter
 
     @synchronous
     def _retrieve(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
-        model = self._filter._model()  # noqa: SLF001 - of one piece with this
+        model = self._filter._model()  # noqa: SLF001 - same module
         if query_bundle.embedding is None and model is not None and self._embeds():
-            # Once, for the search and for the filter, however often is asked for more.
+            # Embed once for all searches and for the filter.
             texts = query_bundle.embedding_strs
             vector = yield asked(model, "get_agg_embedding_from_queries", texts)
             query_bundle = replace(query_bundle, embedding=vector)
@@ -496,27 +496,27 @@ class GuardedRetriever(BaseRetriever):
 
 
 def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:
-    """Return the index that a retriever asks, itself or through another."""
-    inner = getattr(retriever, "_vector_retriever", retriever)  # AutoMergingRetriever's
+    """Return the index that a retriever queries, directly or through another retriever."""
+    inner = getattr(retriever, "_vector_retriever", retriever)  # of an AutoMergingRetriever
     return inner._index if isinstance(inner, VectorIndexRetriever) else None  # noqa: SLF001
 
 
 def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerStore | None:
-    """Return access to stored vectors, None where they cannot be read."""
+    """Return access to stored vectors, or None if they cannot be read."""
     try:
         return None if store is None else access_behind(store)
-    except TypeError:  # of no known kind: texts are embedded again
+    except TypeError:  # unknown kind: embed texts again
         return None
 
 
 def _readable(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Return nodes without those whose templates cannot be filled in: they would stop an engine."""
+    """Return the nodes whose templates can be rendered; the others would stop an engine."""
     kept = []
     for one in nodes:
         try:
             for mode in (MetadataMode.LLM, MetadataMode.EMBED):
                 one.node.get_content(metadata_mode=mode)
-        except Exception as error:  # noqa: BLE001 - whatever a hostile template brings about
+        except Exception as error:  # noqa: BLE001 - a hostile template may raise anything
             name, entry_id = type(error).__name__, printable(one.node.node_id)
             logger.warning("node %s cannot be put into a prompt (%s): dropped", entry_id, name)
         else:
@@ -525,7 +525,7 @@ def _readable(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
 
 
 def _context(node: BaseNode) -> str | None:
-    """Return what a model reads beside the text; the answer of an engine comes by itself."""
+    """Return the text that a model reads beside a node's own; None for an engine's object."""
     try:
         return context_of(node)
     except InvalidBatchError:

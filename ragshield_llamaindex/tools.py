@@ -1,4 +1,4 @@
-"""Agents: what their tools return is screened before the model sees it."""
+"""Agent tools whose results are screened before the model sees them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from ragshield_core.store.steps import Steps, asked, asynchronous, done, own, sy
 from ragshield_llamaindex.events import report_detection
 from ragshield_llamaindex.retrieval import PoisonFilter
 
-# What the model is told where nothing that a tool returned may be shown.
+# Messages to the model if no part of a tool's result may be shown.
 WITHHELD = "The result of this tool was held back: it contains instructions or hidden text."
 NOTHING_LEFT = "No relevant passages were found."
-# Between paragraphs.
+# Separator of paragraphs.
 SEPARATOR = "\n\n"
 
 
 def guarded_tools(
     tools: Sequence[BaseTool | Callable[..., Any]], poison_filter: PoisonFilter | None = None
 ) -> list[AsyncBaseTool]:
-    """Return an agent's tools so that what they return is screened before the model sees it.
+    """Return copies of an agent's tools that screen their results before the model sees them.
 
     Passages that a tool returns (``RetrieverTool``, or a function that returns nodes) are filtered,
-    and the text is made anew of those that are left. Any other text, such as the answer of a
-    ``QueryEngineTool`` or the result of a function, is judged by the filter's detectors of single
-    texts, paragraph by paragraph and then as a whole; suspicious paragraphs are withheld, and a
-    remark takes their place if nothing is left. So it does for a suspicious message of an error.
-    Images and the like pass unjudged. An engine behind a tool reads its passages before the tool
-    returns: put a PoisonFilter among its postprocessors as well.
+    and the result's text is rebuilt from the rest. The filter's detectors of single texts judge any
+    other text, such as the answer of a ``QueryEngineTool`` or the result of a function, paragraph
+    by paragraph and then as a whole; suspicious paragraphs are withheld, and a remark takes their
+    place if no text is left. It also replaces a suspicious error message. Images and the like pass
+    unjudged. An engine behind a tool reads its passages before the tool returns: put a PoisonFilter
+    among its postprocessors as well.
 
     Parameters
     ----------
     tools
-        Functions become FunctionTools, as agents make of them.
+        Functions are converted to FunctionTools, as agents do.
     poison_filter
         Default: a new one with default thresholds. Give it ``store=`` to look for groups, too, and
         to keep held nodes out.
@@ -52,12 +52,12 @@ def guarded_tools(
     Returns
     -------
     list[AsyncBaseTool]
-        Copies, of subclasses of the classes of the tools.
+        Copies, whose classes are subclasses of the tools' classes.
 
     Raises
     ------
     TypeError
-        If something is no tool, or no filter.
+        If a tool is not a tool or function, or ``poison_filter`` is not a filter.
     ValueError
         If the filter has no detector of single texts.
 
@@ -78,7 +78,7 @@ def guarded_tools(
 
 
 class _Screen:
-    """Judges what tools return."""
+    """Judge of tool results."""
 
     def __init__(self, poison_filter: PoisonFilter) -> None:
         if not isinstance(poison_filter, PoisonFilter):
@@ -88,7 +88,7 @@ class _Screen:
             )
             raise TypeError(msg)
         self.filter = poison_filter
-        # Of the same calibration. No passage: it is no evidence that an answer repeats a question.
+        # Same calibration. No detectors of passages: an answer may well repeat the question.
         self._texts: RetrievalGuard = copy.copy(poison_filter.guard)
         self._texts.detectors = tuple(
             detector
@@ -104,11 +104,11 @@ class _Screen:
             raise ValueError(msg)
 
     def suspicious(self, text: str, name: str) -> bool:
-        """Return whether a text is to be held back as a whole."""
+        """Return whether to withhold a text as a whole."""
         return bool(text.strip()) and not self._good([text], name)
 
     def kept(self, text: str, name: str) -> str | None:
-        """Return what is left of a text that a tool returned; ``None`` for all of it."""
+        """Return a tool's text without suspicious paragraphs; ``None`` if all of it is good."""
 
         def good(texts: list[str]) -> Steps[list[str]]:
             found: list[str] = yield own(self._good, texts, name)
@@ -127,7 +127,7 @@ class _Screen:
 
 
 class _Guarded(AsyncBaseTool):
-    """What the copies have beside the class of their tool."""
+    """Mix-in for the copies of tools: it screens the results of calls."""
 
     _screen: _Screen
 
@@ -149,7 +149,7 @@ class _Guarded(AsyncBaseTool):
 
     acall = asynchronous(call)  # type: ignore[arg-type]
 
-    # Agents that write code call the functions of tools, and so does LangChain.
+    # Agents that write code call the tools' functions, and so does LangChain.
 
     @property
     def fn(self) -> Callable[..., Any]:
@@ -164,7 +164,7 @@ class _Guarded(AsyncBaseTool):
         return self._through(self._real_fn)  # type: ignore[attr-defined]
 
     def _through(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that does what the tool does, and looks like its function."""
+        """Return a function with the guarded tool's behaviour and the original's signature."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -196,7 +196,7 @@ def _guarded(tool: BaseTool | Callable[..., Any], screen: _Screen) -> AsyncBaseT
     if isinstance(tool, _Guarded):
         return tool
     made = copy.copy(adapt_to_async_tool(tool))
-    # A subclass, since agents ask tools for their class: functions with a context, for example.
+    # A subclass, since agents check the class of tools: functions with a context, for example.
     kind = type(made)
     made.__class__ = type(f"Guarded{kind.__name__}", (_Guarded, kind), {})
     made._screen = screen  # type: ignore[attr-defined]  # noqa: SLF001 - of the class above
@@ -204,7 +204,7 @@ def _guarded(tool: BaseTool | Callable[..., Any], screen: _Screen) -> AsyncBaseT
 
 
 def _passages(output: ToolOutput) -> list[NodeWithScore] | None:
-    """Return the passages that a tool returned; ``None`` if it is something else."""
+    """Return the passages in a tool's output; ``None`` for any other output."""
     raw = output.raw_output
     if not isinstance(raw, list) or not raw:
         return None

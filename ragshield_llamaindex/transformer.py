@@ -1,4 +1,4 @@
-"""A step of an ingestion pipeline that holds suspicious nodes."""
+"""A pipeline step that holds suspicious nodes."""
 
 from __future__ import annotations
 
@@ -38,30 +38,29 @@ from ragshield_llamaindex.running import expect_no_docstore, read_by_model, runn
 
 
 class PoisonGuard(Keyed, TransformComponent):
-    """Pass nodes on, without those that the guard quarantines.
+    """Pass nodes on, except those that the guard quarantines.
 
-    For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
-    language model read every node, so that a PoisonGuard belongs before them, where it judges the
-    text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
-    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
-    if a step before it has a language model; :func:`check_transformations` looks at a list of your
-    own. Held nodes are durably in quarantine before the others are passed on; relationships
-    of these skip what was held. The nodes passed on are the very objects that came in, or copies
-    where something changed.
+    For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors let a
+    language model read every node, so put one PoisonGuard before them, which judges the text, and
+    one after the embedding model: ``[splitter, PoisonGuard(guard), extractor, embed_model,
+    PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run if a step
+    before it uses a language model; :func:`check_transformations` checks a list of your own. Held
+    nodes are durably in quarantine before the others are passed on, with relationships that skip
+    held nodes. Unchanged nodes are passed on as the same objects, changed ones as copies.
 
-    A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it
-    stores and takes back what later nodes condemn. In a plain pipeline with a document store it
-    raises a TypeError: that records held documents as done, and deletes the good version of a
-    document before it looks at the new one. Use
+    A :class:`~ragshield_llamaindex.GuardedVectorStore` is simpler: it learns the nodes that it
+    stores, and recalls those that later nodes make suspicious. In a plain pipeline with a document
+    store, a PoisonGuard raises a TypeError: such a pipeline records held documents as done, and
+    deletes the good version of a document before it processes the new one. Use
     :class:`~ragshield_llamaindex.GuardedIngestionPipeline` there.
 
     Key init args:
         guard: Guard
-            Fitted on what the store holds. Nodes that come without vectors are judged by its
-            detectors that need none, and the report names the others as skipped.
+            A guard fitted on the stored nodes. If nodes have no vectors, only its detectors that
+            need none judge them, and the report names the others as skipped.
         learn: bool
-            Whether the guard learns what is passed on. Leave it False in front of a guarded store,
-            which learns what it stores itself.
+            Whether the guard learns the nodes passed on. Leave it False in front of a guarded
+            store, which learns the nodes that it stores.
         label_key, lineage_key: str
             Metadata keys, as of :class:`~ragshield_llamaindex.GuardedVectorStore`.
 
@@ -82,16 +81,16 @@ class PoisonGuard(Keyed, TransformComponent):
         <Report 1 entries: 1 admitted, 0 flagged, 0 quarantined>
 
     Async:
-        ``await pipeline.arun(documents=...)``; the guard works in a thread.
+        ``await pipeline.arun(documents=...)``; the guard runs in a thread.
 
     Several processes:
         ``pipeline.run(documents=..., num_workers=4)`` is refused, since a guard judges all nodes
-        together. A GuardedIngestionPipeline runs the steps before it in workers.
+        together. A GuardedIngestionPipeline runs the steps before the guard in workers.
 
     Cache:
         ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
-        with what was learned, and with every decision in the quarantine, so that a cached verdict
-        is never out of date. The cache does not know vectors: use one cache per embedding model.
+        the learned state and every decision in the quarantine, so that a cached verdict is never
+        out of date. The cache ignores vectors: use one cache per embedding model.
     """
 
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
@@ -123,7 +122,7 @@ class PoisonGuard(Keyed, TransformComponent):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> NoReturn:
-        """Raise NotImplementedError: what a guard has learned is no part of the description."""
+        """Raise NotImplementedError: the dict does not contain the guard's learned state."""
         del data, kwargs
         msg = "a PoisonGuard cannot be made from a dict; use PoisonGuard(Guard.load(folder))."
         raise NotImplementedError(msg)
@@ -131,7 +130,7 @@ class PoisonGuard(Keyed, TransformComponent):
     @computed_field(description="Changes with whatever changes a verdict.")  # type: ignore[prop-decorator]
     @property
     def policy_version(self) -> str:
-        """A hash of the configuration, of what was learned, and of people's decisions."""
+        """A hash of the configuration, the learned state and the reviewers' decisions."""
         self._guard.writes.catch_up()
         digest = hashlib.blake2b(digest_size=16)
         for detector in self._guard.detectors:
@@ -154,12 +153,12 @@ class PoisonGuard(Keyed, TransformComponent):
 
     @property
     def quarantine(self) -> Quarantine:
-        """Where held nodes are."""
+        """The quarantine of held nodes."""
         return self._guard.quarantine
 
     @property
     def last_report(self) -> Report:
-        """What was decided at the latest call in this process."""
+        """The report of the latest call in this process."""
         return self._last_report
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
@@ -175,15 +174,15 @@ class PoisonGuard(Keyed, TransformComponent):
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
-            If something is no node, a node has no usable id or cannot be put into a prompt, or an
-            id comes twice; nothing is held then. One that cannot be judged for another reason is
-            held.
+            If an item is not a node, a node has no usable id or cannot be put into a prompt, or an
+            id is repeated; no node is held then. A node that cannot be judged for another reason
+            is held.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         ValueError
-            If there are no vectors, and no detector that can do without.
+            If a node has no vector and every detector needs one, or ``learn`` is true.
         """
         del kwargs
         self._look_around()
@@ -193,21 +192,21 @@ class PoisonGuard(Keyed, TransformComponent):
 
     @dispatcher.span
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
-        """Do as the call does, in a thread."""
+        """Run the call in a thread."""
         return await asyncio.to_thread(self, nodes, **kwargs)
 
     def screen(
         self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
     ) -> tuple[list[BaseNode], Report]:
-        """Return the nodes that are not quarantined, and what was decided.
+        """Return the nodes that are not quarantined, and the report.
 
         Parameters
         ----------
         nodes
             As of the call.
         replacing
-            Ids of known nodes that will leave once these are stored: those of earlier versions of
-            their documents, which are no evidence against them.
+            Ids of known nodes that these nodes will replace: earlier versions of their documents,
+            which are no evidence against them.
         """
         if not nodes:
             return [], Report(batch=NOTHING)
@@ -218,17 +217,17 @@ class PoisonGuard(Keyed, TransformComponent):
         return passed(nodes, report), report
 
     def _look_around(self) -> None:
-        """Warn if the pipeline that is running has a language model read nodes before this.
+        """Warn if the running pipeline lets a language model read nodes before this step.
 
         Raises
         ------
         TypeError
-            If it has a document store, which is told of nodes that are held; says what to use.
+            If it has a document store, which would record held nodes; says what to use.
         """
         for pipeline in running(IngestionPipeline):
             expect_no_docstore(pipeline, "[..., PoisonGuard(guard)], vector_store=...")
             steps = pipeline.transformations
-            seen = tuple(id(step) for step in steps)  # a list is looked at once, as it is
+            seen = tuple(id(step) for step in steps)  # check each list once
             if any(step is self for step in steps) and seen not in self._checked:
                 self._checked.add(seen)
                 check_transformations(steps)
@@ -236,27 +235,27 @@ class PoisonGuard(Keyed, TransformComponent):
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> list[BaseNode]:
-        """Judge held nodes good, and return them, with their vectors, to be stored.
+        """Judge held nodes good, and return them with their vectors, to be stored.
 
-        From then on they pass.
+        The guard admits them from then on.
 
         Parameters
         ----------
         ids
-            Of held nodes, or of documents: all nodes of theirs that are held.
+            Ids of held nodes, or of documents, for all their held nodes.
         by, note
-            Who decided, and why; kept in the quarantine's log.
+            The reviewer and the reason, for the quarantine's log.
 
         Raises
         ------
         ragshield_core.model.errors.QuarantineError
-            If one of them is not held; nothing is released then.
+            If one of them is not held; no node is released then.
         """
         ids = nodes_of(self.quarantine, ids)
         return [to_node(one) for one in let_in(self._guard, ids, by, note)]
 
     def _judge(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
-        """Screen nodes; without a vector for each, by the detectors that can do without."""
+        """Screen nodes; if one lacks a vector, only with the detectors that need none."""
         with_vectors = all(node.embedding is not None for node in nodes)
         if not with_vectors:
             self._check_able(nodes)
@@ -269,7 +268,7 @@ class PoisonGuard(Keyed, TransformComponent):
         return judged(guard, sifted, screen, learn=self.learn, remarks=noting_images)
 
     def _check_able(self, nodes: Sequence[BaseNode]) -> None:
-        """Refuse nodes without vectors where nothing can be done with them."""
+        """Refuse nodes without vectors if every detector, or learning, needs vectors."""
         able = tuple(d for d in self._guard.detectors if not _needs_vectors(d))
         if not able or self.learn:
             bare = next(node for node in nodes if node.embedding is None)
@@ -282,13 +281,13 @@ class PoisonGuard(Keyed, TransformComponent):
             raise ValueError(msg)
 
     def _decisions(self) -> list[Any]:
-        """Return what changes with every decision of a person, and every hold."""
+        """Return values that change with every decision of a reviewer, and every hold."""
         quarantine = self.quarantine
         log = quarantine.log.lines() if quarantine.exists() else ()
         return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to work in another process, where nothing would be learned or held together."""
+        """Refuse pickling: guards in several processes would learn and judge apart."""
         msg = (
             "a PoisonGuard judges in the process that made it, expected no num_workers; use a "
             "GuardedIngestionPipeline, whose workers run the steps before its guard."
@@ -299,14 +298,14 @@ class PoisonGuard(Keyed, TransformComponent):
 def check_transformations(
     transformations: Sequence[TransformComponent], *, guarded_behind: bool = False
 ) -> bool:
-    """Warn if something that has a language model read nodes comes before the guard.
+    """Warn if a step before the guard lets a language model read nodes.
 
     Parameters
     ----------
     transformations
         In the order in which they run.
     guarded_behind
-        Whether a guarded index or store takes the nodes: a guard behind the last step.
+        Whether a guarded index or store receives the nodes, as a guard after the last step.
 
     Returns
     -------
@@ -338,7 +337,7 @@ def check_transformations(
 
 
 def judges_text(guard: Guard) -> bool:
-    """Return whether a guard has detectors that can do without vectors."""
+    """Return whether a guard has detectors that need no vectors."""
     return any(not _needs_vectors(detector) for detector in guard.detectors)
 
 

@@ -1,4 +1,4 @@
-"""A vector store that screens what is written into the store inside it."""
+"""A vector store that screens all writes into the store inside it."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from ragshield_llamaindex.mask import MaskedStore
 from ragshield_llamaindex.running import expect_no_docstore, running, watch
 from ragshield_llamaindex.transformer import check_transformations
 
-# As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
-# and an insertion that know nothing of each other.
+# Trace names of VectorStoreIndex's updates. A refresh consists of updates, and an update of a
+# deletion and an insertion that know nothing of each other.
 UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 
 
 class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     """Drop-in replacement for a vector store: suspicious nodes stay out of it.
 
-    Every write is screened by the guard. Nodes that it quarantines are held, with all that came
-    with them, and the others go into the store inside; ids are returned for all of them, aligned
-    with the input, since an index pairs nodes and ids by position. Reads are those of the store
-    inside, in its order and with its scores. What is held but still in there is left out of them,
-    and further results take its place. What is held stays held until a reviewer decides, even if it
-    looks admissible when it comes again.
+    The guard screens every write. Suspicious nodes are held, with all their fields, and the others
+    go into the store inside; writes return the ids of all nodes, aligned with the input, since an
+    index pairs nodes and ids by position. Reads return the results of the store inside, in its
+    order and with its scores. They omit held nodes that are still stored, and further results take
+    their place. A node stays held until a reviewer decides, even if it looks admissible when it
+    arrives again.
 
     Key init args:
         inner: BasePydanticVectorStore
@@ -52,32 +52,32 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
             with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
         guard: Guard
-            New for a new store. For one that holds nodes already, the guard that was saved
-            (``Guard.load``), else see :meth:`adopt`; a guard that knows nothing of them is warned
-            of (:class:`~ragshield_llamaindex.UnfittedGuardWarning`).
+            A new guard for a new store. For a store with nodes, the saved guard (``Guard.load``),
+            or see :meth:`adopt`; a guard that has not learned the nodes causes a warning
+            (:class:`~ragshield_llamaindex.UnfittedGuardWarning`).
         label_key: str
             Metadata key of a node's label; default ``"label"``.
         lineage_key: str | None
-            Metadata key of what a node was cut from. The default ``None`` looks where readers put
-            the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`. Where metadata says
-            nothing, the node's source document.
+            Metadata key of a node's document. The default ``None`` tries the keys under which
+            readers put the file or page: ``file_path``, ``source`` (unless that is a number),
+            ``url`` and others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`. If the
+            metadata has none, the document is the node's source document.
         inner_store: InnerStore | None
-            How to read vectors, for other kinds of stores.
+            Access to the vectors, for other kinds of stores.
         neighbors: "store" | "memory" | None
             Where detectors find the neighbours of a node. ``"store"``: in the store inside, so
-            that no vectors are kept in memory but of what is held, or not written yet; needs
-            PGVectorStore or QdrantVectorStore, and is as good as their search. It can be changed
-            at any start. Default: as the guard was saved; a new one has them in memory.
+            that memory keeps only vectors of held or unwritten nodes; needs PGVectorStore or
+            QdrantVectorStore, and is as good as their search. It can be changed at any start.
+            Default: as the guard was saved; a new guard uses memory.
         name: str | None
-            Under which nodes of this store are held, the same in every process: release and reads
-            do not see what is held for others. Default: class and collection or table of the store
-            inside; stores in memory have none, and share ``""``.
+            Name under which this store's nodes are held, the same in every process: releases and
+            reads ignore nodes held for other stores. Default: class and collection or table of the
+            store inside; stores in memory have none, and share ``""``.
         check: bool
-            Whether to warn at once of a guard that knows nothing of the store's nodes, and of ids
-            that differ from those that a guard knows which was opened on a database
-            (``Guard.open``), see :meth:`reconcile`. Default: True. False where nodes are brought
-            anew at each start, or are so many and far away that listing their ids takes too long.
+            Whether to warn at once if the guard has not learned the store's nodes, or if the ids
+            known to a guard opened on a database (``Guard.open``) differ from the stored ones, see
+            :meth:`reconcile`. Default: True. Pass False if nodes are added anew at each start, or
+            if the store is so large or remote that listing its ids takes too long.
 
     Instantiate:
         >>> import chromadb
@@ -106,7 +106,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         >>> store.delete_nodes(["1"])
 
     Async:
-        Every method has its asynchronous twin, which uses that of the store inside.
+        Every method has an asynchronous twin, which uses that of the store inside.
 
     Quarantine:
         >>> store.quarantine.count()  # what is held; store.release([...]) puts it back
@@ -114,7 +114,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     """
 
     _keeper: NodeKeeper = PrivateAttr()
-    _checked: set[int] = PrivateAttr(default_factory=set)  # pipelines whose order was looked at
+    _checked: set[int] = PrivateAttr(default_factory=set)  # pipelines whose order was checked
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
 
     @property
     def inner(self) -> BasePydanticVectorStore:
-        """The store inside; what is done to it directly is not guarded."""
+        """The store inside; direct writes to it are not guarded."""
         return self._inner
 
     # Writes
@@ -161,8 +161,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         Parameters
         ----------
         nodes
-            With embeddings. An id that exists is replaced, unless the new revision is quarantined:
-            then the old one stays.
+            With embeddings. A node with an existing id replaces the old revision, unless it is
+            quarantined: then the old one stays.
         **kwargs
             For the store inside.
 
@@ -174,9 +174,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
-            If something is no node, or no node has a vector; nothing was written.
+            If an item is not a node, or no node has a vector; no node was written.
         ragshield_core.model.errors.MalformedEntriesError
-            If nodes have no usable id or cannot be put into a prompt, or all vectors are of another
+            If nodes have no usable id or cannot be put into a prompt, or all vectors have another
             dimension; names each, once the others are written. A node that cannot be judged for
             another reason (a list for a label, a value that cannot be kept, no usable vector) is
             held, and the report says why.
@@ -190,7 +190,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         HeldTextElsewhereWarning
             If a plain pipeline returns held nodes as well.
         PoisonGuardOrderWarning
-            If a step of a plain pipeline has a language model read nodes before they come here.
+            If a step of a plain pipeline lets a language model read nodes before the store.
         """
         pipeline = self._pipeline()
         report: Report = yield self._keeper.step(self._keeper.add_nodes, nodes, kwargs)
@@ -205,9 +205,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> Steps[None]:
         """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
 
-        Where an index calls it to make room for a new version (``update_ref_doc``,
-        ``refresh_ref_docs``), nothing is deleted before that is in: if a part of it is held, the
-        version before stays, whole.
+        If an index calls it to make room for a new version (``update_ref_doc``,
+        ``refresh_ref_docs``), the old nodes are deleted once that is stored: if a part of it is
+        held, the whole previous version stays.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             self._keeper.make_room(ref_doc_id)
             return
         yield self._keeper.step(self._keeper.delete_document, ref_doc_id)
-        if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
+        if delete_kwargs:  # shard keys and other options of the store inside
             yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
 
     adelete = dispatcher.span(asynchronous(delete))
@@ -236,9 +236,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         Parameters
         ----------
         node_ids
-            Those that are neither here nor there are ignored.
+            Ids to delete; those neither stored nor held are ignored.
         filters
-            Of those, or of all nodes, the ones to delete.
+            Select the nodes to delete, among the ids or among all nodes.
         **delete_kwargs
             Not used.
         """
@@ -248,7 +248,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
 
     @synchronous
     def clear(self) -> Steps[None]:
-        """Delete all nodes; what is held stays in quarantine."""
+        """Delete all nodes; held nodes stay in quarantine."""
         yield self._keeper.step(self._keeper.clear)
 
     aclear = asynchronous(clear)  # type: ignore[arg-type]
@@ -269,27 +269,27 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         inner_store: InnerStore | None = None,
         **options: Any,
     ) -> Self:
-        """Guard a store that holds nodes already.
+        """Guard a store that already holds nodes.
 
-        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
-        believed, not judged: poison that is in there already stays and counts as knowledge, so look
+        The guard is fitted and calibrated on them, with their stored vectors. It believes them
+        without judging them: poison that is already stored stays and counts as knowledge, so look
         for it with :meth:`scan`.
 
         Parameters
         ----------
         inner
-            The store; nothing in it is changed, and nobody should write to it meanwhile.
+            The store; it stays unchanged, and nobody should write to it meanwhile.
         guard
-            Fitted anew; default: :meth:`Guard.default`.
+            Gets fitted anew; default: :meth:`Guard.default`.
         clean_ids
-            Nodes that are known to be clean: thresholds come from half of them, held out while the
-            guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
-            few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
-            below 20 or so, the guard begins as it does with nothing.
+            Nodes known to be clean: thresholds come from half of them, held out while the guard is
+            fitted. Default: from all nodes, each held out in turn. If the store has too few nodes
+            for the accepted rate, the guard uses the smallest rate that they justify, up to 5 %;
+            below about 20 nodes, it starts as with an empty store.
         batch_size
-            How many nodes are read at a time.
+            Number of nodes to read at a time.
         progress
-            Whether to show on standard error how far it is.
+            Whether to show progress on standard error.
         inner_store, **options
             As for the constructor.
 
@@ -298,7 +298,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         ragshield_core.model.errors.InvalidBatchError
             If a stored node cannot be judged; names it.
         CalibrationError
-            If there are too few ``clean_ids``; says how many would do.
+            If there are too few ``clean_ids``; states the number needed.
         """
         guard = Guard.default() if guard is None else guard
         store = cls(inner, guard=guard, inner_store=inner_store, **{**options, "check": False})
@@ -306,14 +306,14 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         return store
 
     def _pipeline(self) -> IngestionPipeline | None:
-        """Return the pipeline that writes into this store now, if one does.
+        """Return the pipeline that is writing into this store, if any.
 
-        It warns once if a language model reads nodes in the pipeline, before they come here.
+        Warns once if a language model in the pipeline reads nodes before the store.
 
         Raises
         ------
         TypeError
-            If it has a document store as well; says what to use.
+            If the pipeline has a document store as well; says what to use.
         """
         for pipeline in running(IngestionPipeline):
             if pipeline.vector_store is self:
@@ -327,7 +327,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
 
 
 def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
-    """Return access to a bare store."""
+    """Return access to an unguarded store."""
     if isinstance(inner, GuardedVectorStore):
         msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
         raise TypeError(msg)
@@ -341,12 +341,12 @@ def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
 
 
 def _in_trace(names: frozenset[str]) -> bool:
-    """Return whether an index does one of these things, as its callback manager calls them."""
+    """Return whether an index is running one of these operations, by callback trace name."""
     return not names.isdisjoint(global_stack_trace_ids.get())
 
 
 def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) -> None:
-    """Warn of a pipeline that returns nodes which are held here."""
+    """Warn that a pipeline returns nodes that are held here."""
     if held and pipeline is not None:
         msg = (
             f"what {type(pipeline).__name__}.run() returns contains {len(held)} nodes that its "
