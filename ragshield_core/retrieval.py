@@ -1,7 +1,7 @@
-"""Screening at retrieval time, where the query is at hand: for stores that were filled unguarded.
+"""A guard for retrieved passages, which also sees the query: for stores filled unguarded.
 
-What is dropped here stays in the store; nothing is written. An ingestion guard is the better place
-to stop poison: it sees more, and its findings can be reviewed and taken back.
+It writes nothing, and passages that it drops stay in the store. An ingestion guard is the better
+place to stop poison: it sees more, and reviewers can check its findings and undo them.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ logger = logging.getLogger("ragshield")  # ids and scores, never text
 
 Embed = Callable[[list[str]], ArrayLike]
 
-# Passages per calibration set, as many as are retrieved for most prompts with some to spare.
+# Passages per calibration set: more than most prompts need.
 K = 10
-# Queries searched for at once: 256 rows against 100,000 entries are 100 MB.
+# Queries per search: 256 rows against 100,000 entries are 100 MB.
 CHUNK = 256
 
 
 class RetrievalGuard:
-    """Judge retrieved passages by the query and by each other, and say which to drop.
+    """Judge retrieved passages by the query and by each other, and decide which to drop.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ class RetrievalGuard:
         :class:`~ragshield_core.detectors.question.query_echo.QueryEchoDetector`,
         :class:`~ragshield_core.detectors.ConsensusDetector`,
         :class:`~ragshield_core.detectors.InstructionDetector` and
-        :class:`~ragshield_core.detectors.HiddenTextDetector`: nobody else has looked
-        for an instruction in what was retrieved from a store that was filled unguarded.
+        :class:`~ragshield_core.detectors.HiddenTextDetector`: no guard has looked for
+        instructions in the passages of a store that was filled unguarded.
     policy
-        What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until
-        then, detectors act by their default thresholds.
+        Accepted share of clean passages dropped (``quarantine_at``); used by :meth:`fit`. Before
+        that, detectors use their default thresholds.
     quarantine
-        What a person or a guard holds there never passes, and what a person has released always
-        does. Of an entry whose new revision is held, the older one passes.
+        Its held entries never pass, and entries released by a reviewer always pass. If the new
+        revision of an entry is held, the older one passes.
 
     Notes
     -----
@@ -140,12 +140,12 @@ class RetrievalGuard:
 
     @property
     def calibrated(self) -> bool:
-        """Whether thresholds come from clean retrieved sets rather than from default thresholds."""
+        """Whether thresholds come from clean retrieved sets; otherwise they are the defaults."""
         return bool(self._calibration.scores)
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Per detector, the score above which a passage is dropped."""
+        """The score above which a passage is dropped, by detector."""
         return {
             name: threshold.quarantine for name, threshold in self._calibration.thresholds.items()
         }
@@ -161,35 +161,36 @@ class RetrievalGuard:
         k: int = K,
         seed: int = 0,
     ) -> Self:
-        """Take thresholds from what is retrieved for ordinary queries.
+        """Set thresholds from the passages retrieved for ordinary queries.
 
         Parameters
         ----------
         knowledge_base
-            Believed to be mostly clean, with vectors. Detectors of single entries are fitted on it.
+            Entries with vectors, believed mostly clean. Detectors of single entries are fitted on
+            them.
         queries
-            Ordinary ones, for example of the last weeks; the more like those to come, the better.
-            At least 99 for a share of 1 %.
+            Ordinary queries, for example of the last weeks; the more similar to future ones, the
+            better. At least 99 for a rate of 1 %.
         query_vectors
             Shape (n_queries, dim), of ``queries``.
         embed
-            From texts to vectors, where ``query_vectors`` are not given.
+            Function from texts to vectors, used if ``query_vectors`` is not given.
         fpr
             Accepted share of clean passages dropped, by all detectors together, (0, 1); replaces
-            ``policy.quarantine_at``. The share of *first-ranked* passages dropped is kept to it as
-            well: the best answer stands out, and losing it costs more than the tenth.
+            ``policy.quarantine_at``. It limits the share of *first-ranked* passages dropped as
+            well: the best answer stands out, and losing it costs more than losing the tenth.
         k
             Passages per query. Use as many as will be screened together.
         seed
-            Of the halves by which detectors of single entries score what they are fitted on.
+            Seed of the split into halves, by which detectors score entries held out of the fit.
 
         Raises
         ------
         CalibrationError
-            If there are too few queries for the rate; names how many would do. The guard stays as
-            it was, but for detectors of single entries, which are fitted.
+            If there are too few queries for the rate; states the number needed. The guard stays
+            unchanged, except that detectors of single entries are fitted.
         ValueError
-            If queries have no vectors and there is no ``embed``.
+            If queries have no vectors and ``embed`` is missing.
         """
         policy = self.policy if fpr is None else self.policy.accepting(fpr)
         searched = _searched(knowledge_base, queries, _embedded(queries, query_vectors, embed), k)
@@ -200,7 +201,7 @@ class RetrievalGuard:
             detector.fit(knowledge_base)
             if detector.traits.exchangeable and learns(detector):
                 held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
-            elif detector.traits.exchangeable:  # of what was found only: texts take long
+            elif detector.traits.exchangeable:  # score only found entries: texts take long
                 found = np.unique([row for _, _, rows in searched for row in rows.tolist()])
                 rows = found.astype(np.intp)
                 column = np.full(len(knowledge_base), np.nan)
@@ -236,19 +237,19 @@ class RetrievalGuard:
         Parameters
         ----------
         query
-            Its text; without it, nothing is said about passages that repeat it.
+            The query's text; without it, passages that repeat the query are not detected.
         passages
             In the order of retrieval, best first.
         vector
-            Of the query, shape (dim,), any length; without it, groups are not looked for.
+            The query's vector, shape (dim,), any length; without it, groups are not detected.
         has_vectors
-            False where the passages' vectors are not known and stand for nothing.
+            False if the passages' vectors are unknown and mere placeholders.
 
         Returns
         -------
         Report
-            One decision per passage; ``report.admitted`` says which to pass on. What could not be
-            looked for stands in ``report.skipped``.
+            One decision per passage; ``report.admitted`` says which to pass on, and
+            ``report.skipped`` lists the detectors that could not run.
         """
         store = None if self.quarantine is None else self.quarantine.store
         with screening("retrieval", len(passages), store) as told:
@@ -364,7 +365,7 @@ class RetrievalGuard:
                     outcome = in_time(detector, passages, seconds, self._budget, run)
                 else:
                     outcome = Skipped(detector=detector.name, reason=reason)
-            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            except Exception as error:  # noqa: BLE001 - a detector may crash in any way
                 outcome = failure(detector.name, passages, error)
             if isinstance(outcome, Skipped):
                 skipped.append(outcome)
@@ -382,7 +383,7 @@ class RetrievalGuard:
     def _run(
         self, detector: AnyDetector, retrieved: RetrievedSet, passages: Batch
     ) -> Outcome | Skipped:
-        """Return one detector's scores, findings and what it could not judge, of some passages."""
+        """Return one detector's scores, findings and unjudged passages."""
         name, ids, calibration = detector.name, passages.ids, self._calibration
         if isinstance(detector, Detector):
             in_force = InForce(calibration.thresholds, calibration.clean, {})
@@ -409,15 +410,15 @@ class RetrievalGuard:
 
     @property
     def filled_quarantine(self) -> Quarantine | None:
-        """The quarantine if its database is there: asking would make an SQLite file."""
+        """The quarantine if its database exists: a query would create an SQLite file."""
         quarantine = self.quarantine
         return quarantine if quarantine is not None and quarantine.exists() else None
 
     def masks(self, entry_id: str, text: str, context: str | None = None) -> bool:
         """Return whether the quarantine holds this text, in this context, under this id.
 
-        Where it holds another text under it, or this one for what stood beside it, a rejected
-        update, the older revision is what was retrieved, and passes.
+        If it holds a rejected update, with another text or context under the id, the retrieved
+        passage is the older revision, and passes.
         """
         quarantine = self.filled_quarantine
         if quarantine is None or not quarantine.held_ids([entry_id]):
@@ -466,9 +467,9 @@ def _calibrated(
     scores: Mapping[str, NDArray[np.float64]],
     first: NDArray[np.bool_],
 ) -> _Calibration:
-    """Take the stricter thresholds of those that keep the rate among all and among first ranks.
+    """Return the stricter of the thresholds that keep the rate among all and among first ranks.
 
-    A detector that judged too few of either keeps its default threshold.
+    A detector that judged too few passages of either kind keeps its default threshold.
     """
     if not np.any(first):
         msg = "no query found any passage, expected a knowledge base and queries."
@@ -490,8 +491,8 @@ def _calibrated(
     best = {name: column[first] for name, column in enough.items()}
     joint = JointCalibration(enough, floors)
     thresholds = policy.thresholds(rules, joint)
-    # Where there are enough first ranks for each detector, not for all together, none of these may
-    # be dropped.
+    # If there are enough first ranks for each detector, but not for all together, drop none of
+    # them.
     highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
     try:
         of_first = policy.thresholds(highest, JointCalibration(best, floors))
@@ -505,7 +506,7 @@ def _calibrated(
 def _with_masked(
     report: Report, passages: Batch, free: NDArray[np.bool_], masked: Mapping[str, str]
 ) -> Report:
-    """Return a report on all passages, of which some were not judged but masked."""
+    """Return a report on all passages, including those that were masked instead of judged."""
     rows = np.flatnonzero(free).tolist()
     remarkable = {rows[row]: decision for row, decision in report.remarkable.items()}
     for row in np.flatnonzero(~free).tolist():
@@ -523,7 +524,7 @@ def _with_masked(
 def _embedded(
     queries: Sequence[str], vectors: ArrayLike | None, embed: Embed | None
 ) -> NDArray[np.float32]:
-    """Return the vectors of queries, as given or made now."""
+    """Return the given query vectors, or embed the queries."""
     if vectors is None and embed is None:
         msg = "queries have no vectors; pass query_vectors, or embed= to make them."
         raise ValueError(msg)
