@@ -166,8 +166,7 @@ class RetrievalGuard:
         Parameters
         ----------
         knowledge_base
-            Entries with vectors, believed mostly clean. Detectors of single entries are fitted on
-            them.
+            Mostly clean entries with vectors. Detectors of single entries are fitted on them.
         queries
             Ordinary queries, for example of the last weeks; the more similar to future ones, the
             better. At least 99 for a rate of 1 %.
@@ -182,7 +181,7 @@ class RetrievalGuard:
         k
             Passages per query. Use as many as will be screened together.
         seed
-            Seed of the split into halves, by which detectors score entries held out of the fit.
+            Seed of the random parts in which detectors of single entries hold out entries to score.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Digests over rows and lines: a changed one is found, and with a key, a forged one as well."""
+"""Digests over rows and log lines, which reveal changes and, with a key, forgeries."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ragshield_core.model.findings import printable
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
 NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
-# Bytes of a key: shorter ones can be guessed.
+# Bytes of a key; shorter keys can be guessed.
 SHORTEST_KEY = 16
 
 
 class Digests:
-    """Makes digests, with a key or without.
+    """Computes digests, with a key or without.
 
-    Without one, who may write to the database can make them as well: they show accidents, and
-    changes by who does not know of them.
+    Without a key, any writer of the database can compute them as well: they reveal accidents, and
+    changes by people who do not know of the digests.
 
     Parameters
     ----------
     key
-        A secret that whoever may write to the database does not have.
+        A secret that the database's writers do not have.
     """
 
     def __init__(self, key: str | bytes | None = None) -> None:
@@ -40,24 +40,24 @@ class Digests:
                 f"drawn at random: openssl rand -hex 32; see {KEY_VARIABLE}."
             )
             raise QuarantineError(msg)
-        # Says with which key a line was written, and nothing of the key.
+        # Identifies the key with which a line was written, without revealing it.
         self.key_name = None if self._key is None else self._digest([b"the name of the key"])[:16]
 
     def become(self, other: Digests) -> None:
-        """Take over the key of others: whoever has these digests uses it from now on."""
+        """Adopt the key of other digests; all users of this object use it from now on."""
         self._key, self.key_name = other._key, other.key_name
 
     def of(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> str:
-        """Return the digest of a row, over all of its columns that decide."""
+        """Return the digest of a row, over its sealed columns."""
         return self._digest(_in_bytes(kind, row))
 
     def match(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> bool:
-        """Return whether a row has the digest that :meth:`of` makes."""
+        """Return whether a row has the digest that :meth:`of` computes."""
         found = row["digest"] if isinstance(row, Mapping) else getattr(row, "digest", None)
         return bool(found == self.of(kind, row))
 
     def of_line(self, line: LogRow | Mapping[Any, Any], before: str) -> str:
-        """Return the digest of a line of the log, chained to that of the line before."""
+        """Return the digest of a log line, chained to that of the previous line."""
         return self._digest([before.encode(), *_in_bytes(LogRow, line)])
 
     def _digest(self, parts: Iterable[bytes]) -> str:
@@ -71,13 +71,13 @@ class Digests:
 
 @cache
 def sealed_columns(kind: type[TableBase]) -> tuple[str, ...]:
-    """Return the columns of a table that the digests of its rows cover."""
+    """Return the columns of a table that its rows' digests cover."""
     columns = table_of(kind).columns
     return tuple(one.name for one in columns if one.name != "digest" and UNSEALED not in one.info)
 
 
 def _in_bytes(kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> Iterator[bytes]:
-    """Yield a row as bytes that no other row of any table has, each value behind its length."""
+    """Yield a row as bytes unique among all rows and tables, each value after its length."""
     yield f"{kind.__tablename__}\n".encode()
     for name in sealed_columns(kind):
         value = row[name] if isinstance(row, Mapping) else getattr(row, name)
@@ -85,19 +85,19 @@ def _in_bytes(kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> Iter
             yield f"{name}\n".encode()
             continue
         if isinstance(value, float):
-            value += 0.0  # SQLite keeps no sign of a zero
+            value += 0.0  # SQLite drops the sign of zero
         data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         yield f"{name} {len(data)}\n".encode()
         yield data
 
 
 def check_key(what: str, key_name: str | None, digests: Digests) -> None:
-    """Refuse to go on with what is kept with another key, or without one.
+    """Check that a log or journal was written with the given key.
 
     Raises
     ------
     QuarantineError
-        Says which key is expected.
+        If it was written with another key or without one; names the expected key.
     """
     if key_name == digests.key_name:
         return
@@ -117,7 +117,7 @@ def check_key(what: str, key_name: str | None, digests: Digests) -> None:
 
 
 def given_key(key: str | bytes | None) -> str | bytes | None:
-    """Return the key, or else that of the environment, if there is one."""
+    """Return the key, or else that of the environment, if any."""
     return key if key is not None else os.environ.get(KEY_VARIABLE) or None
 
 

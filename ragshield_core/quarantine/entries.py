@@ -1,4 +1,4 @@
-"""Held entries and lines of the log, as a quarantine returns them."""
+"""Held entries and lines of the log, as returned by a quarantine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.quarantine import metadata_json
 
-# Characters of an id that are shown.
+# Number of characters of an id to show.
 SHOWN_ID = 60
 
 
@@ -25,17 +25,17 @@ class Status(StrEnum):
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
     SUPERSEDED = "superseded"  # a later revision, or version of its document, took its place
-    READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
-    REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
+    READMITTED = "readmitted"  # superseded and admitted later, or stored before a held copy
+    REPLACED = "replaced"  # replaced in the store by a text of another lineage; can be restored
 
 
-# Revisions that are in the store under their own id, whatever is said of copies of them.
+# Statuses of revisions in the store under their own id, even if copies of them are held.
 LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldEntry:
-    """An entry in quarantine, with all that is needed to judge it and to put it back."""
+    """An entry in quarantine, with all data needed to judge and restore it."""
 
     entry: Entry
     vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded; empty if none was
@@ -46,8 +46,8 @@ class HeldEntry:
     held_by: str
     reviewed_at: dt.datetime | None
     reviewed_by: str | None
-    store: str | None = None  # that it was on the way to; None for whichever asks
-    number: int = -1  # in the order in which they came
+    store: str | None = None  # the store for which it is held; None for any
+    number: int = -1  # in order of arrival
 
     @property
     def id(self) -> str:
@@ -56,11 +56,11 @@ class HeldEntry:
 
     @property
     def decided(self) -> bool:
-        """Whether a person has released or confirmed it."""
+        """Whether a reviewer has released or confirmed it."""
         return self.status in (Status.RELEASED, Status.CONFIRMED)
 
     def __repr__(self) -> str:
-        # What it holds may be hostile, and its vector is long.
+        # Its text may be hostile, and its vector is long.
         by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"
         return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
 
@@ -68,15 +68,15 @@ class HeldEntry:
 class Print(NamedTuple):
     """A revision in quarantine and its status, without text and vector."""
 
-    number: int  # in the order in which they came
+    number: int  # in order of arrival
     id: str
     fingerprint: str
     status: Status
-    metadata_text: str | None = None  # if it was asked for
+    metadata_text: str | None = None  # only on request
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata, if that was asked for."""
+        """The entry's metadata, if requested; otherwise empty."""
         return {} if self.metadata_text is None else metadata_json.loads(self.metadata_text)
 
 
@@ -94,7 +94,7 @@ class LogRecord:
 
 
 def batch_of(held: Sequence[HeldEntry]) -> Batch:
-    """Return held entries as a batch, as they came."""
+    """Return held entries as a batch, unchanged and in order."""
     return Batch.of(
         ids=[item.id for item in held],
         texts=[item.entry.text for item in held],
@@ -107,6 +107,6 @@ def batch_of(held: Sequence[HeldEntry]) -> Batch:
 
 
 def batches_of(held: Sequence[HeldEntry]) -> list[Batch]:
-    """Return held entries as batches: those without a vector are one of their own."""
+    """Return held entries as batches: one with vectors and one without."""
     parts = [h for h in held if h.vector.size], [h for h in held if not h.vector.size]
     return [batch_of(part) for part in parts if part]

@@ -1,4 +1,4 @@
-"""Notes of the index that brought a held entry, so that it finds the entry once released."""
+"""Notes of the index that submitted a held entry, so that it finds the entry once released."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Indexes:
     Parameters
     ----------
     log
-        Of the quarantine, whose namespace and digests are used.
+        The quarantine's log; its namespace and digests are used.
     """
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
 
     def note(self, ids: Sequence[str], index: str) -> None:
-        """Note by which index held entries came, which then finds them once they are released.
+        """Note the index that submitted held entries, so that it finds them once released.
 
-        Otherwise an index that records only what is in the store would never hear of them,
-        and never delete them when their source drops them.
+        Otherwise an index that records only stored entries would never learn of them, and never
+        delete them when their source drops them.
         """
 
         def work(session: Session) -> None:
@@ -46,14 +46,14 @@ class Indexes:
             self._log.write(work)
 
     def ids(self, index: str) -> tuple[str, ...]:
-        """Return the ids that :meth:`note` has noted, whatever became of the entries."""
+        """Return the ids that :meth:`note` has noted, whatever their entries' status."""
         if not self._log.database.exists():
             return ()
         with self._log.database.read() as session:
             return tuple(session.scalars(self._noted_by(index)))
 
     def of(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return by which indexes each of the ids is noted, see :meth:`note`."""
+        """Return the indexes that have noted each of the ids, see :meth:`note`."""
         if not self._log.database.exists():
             return {}
         named: dict[str, tuple[str, ...]] = {}
@@ -67,17 +67,17 @@ class Indexes:
         return named
 
     def forget(self, ids: Sequence[str], index: str) -> None:
-        """Note no longer by which index entries came: it knows them, or they are gone."""
+        """Delete an index's notes of entries that it has recorded or that are gone."""
         if ids:
             self._log.write(lambda session: self.drop(session, ids, index))
 
     def _noted_by(self, index: str) -> Select[tuple[str]]:
-        """Return the query for the ids that an index has noted, oldest first."""
+        """Return the query for an index's noted ids, oldest first."""
         noted = (IndexedRow.namespace == self._log.namespace, IndexedRow.index_name == index)
         return select(IndexedRow.entry_id).where(*noted).order_by(IndexedRow.number)
 
     def drop(self, session: Session, ids: Sequence[str], index: str | None = None) -> None:
-        """Delete the notes of entries, by one index or by all."""
+        """Delete the notes of entries, of one index or of all."""
         for some in chunks(ids):
             query = delete(IndexedRow).where(IndexedRow.namespace == self._log.namespace)
             query = query.where(IndexedRow.entry_id.in_(some))

@@ -1,4 +1,4 @@
-"""The audit log: who did what, in lines whose digests show later changes."""
+"""The audit log: the actors and their actions, in lines whose digests reveal later changes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ VERIFY = "verify"
 class AuditLog:
     """The audit log of a database, as one namespace sees it; see :attr:`Quarantine.log`.
 
-    All changes of the quarantine go through it: a change and its lines are one transaction.
+    It makes all changes of the quarantine: a change and its lines are one transaction.
 
     Parameters
     ----------
     database
-        Of the log. All namespaces share one chain of digests.
+        The log's database. All namespaces share one chain of digests.
     namespace
-        Whose lines are returned.
+        The namespace whose lines are returned.
     digests
-        Makes the digests of rows and lines.
+        Computes the digests of rows and lines.
     anchor
         As of :class:`ragshield_core.Quarantine`.
 
@@ -85,7 +85,7 @@ class AuditLog:
         until: int | None = None,
         limit: int | None = None,
     ) -> tuple[LogRecord, ...]:
-        """Return who did what, in order.
+        """Return the lines of the log, in order.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class AuditLog:
             return int(connection.scalar(select(func.max(LogRow.seq))) or 0)
 
     def head(self) -> str:
-        """Return the number and the digest of the last line, which vouches for all before it."""
+        """Return the number and digest of the last line, which covers all earlier lines."""
         with self.database.read() as session:
             return head_of(session)
 
@@ -121,7 +121,7 @@ class AuditLog:
     ) -> tuple[int, frozenset[str]]:
         """Return the number of the last line, and the ids of entries changed after an earlier one.
 
-        ``line`` is from :meth:`end`, called *before* everything was read, or from this
+        ``line`` comes from :meth:`end`, called *before* all entries were read, or from this
         method.
         """
         end = self.end()
@@ -140,7 +140,7 @@ class AuditLog:
     # Writing
 
     def write(self, work: Callable[[Session], T]) -> T:
-        """Run ``work`` in this thread's transaction, or in one of its own; anchor the head."""
+        """Run ``work`` in this thread's transaction, or in a new one; anchor the head."""
         session = self.database.writing
         step = work if self._anchor is None else partial(self._anchored, work)
         return self.database.write(step) if session is None else step(session)
@@ -154,7 +154,7 @@ class AuditLog:
     ) -> T:
         """Change entries or rules, with lines in the log, durably.
 
-        The note may be made from what ``work`` returns.
+        The note may be computed from the result of ``work``.
         """
 
         def once(session: Session) -> T:
@@ -166,7 +166,7 @@ class AuditLog:
         return self.write(once)
 
     def record(self, action: str, *, by: str, note: str) -> None:
-        """Write a line about no entry: a person's decision about the guard.
+        """Write a line about a person's decision on the guard rather than an entry.
 
         The action has at most 16 characters.
         """
@@ -175,9 +175,9 @@ class AuditLog:
     # Verifying
 
     def verify_lines(self) -> None:
-        """Check that no line was changed, removed from the middle or slipped in.
+        """Check that no line was changed, removed from the middle or inserted.
 
-        :meth:`verify` also checks the entries, and with an anchor that no line was cut off at the
+        :meth:`verify` also checks the entries, and with an anchor, that no line was cut off at the
         end. The chain spans all namespaces of the database.
 
         Raises
@@ -189,27 +189,27 @@ class AuditLog:
             verify_lines(session, self.digests)
 
     def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
-        """Check that all tables, of all namespaces, are as they were written.
+        """Check that no table of any namespace was changed outside ragshield.
 
-        The log is replayed against entries and rules; what guards have learned, cases and canaries
-        have digests of their own, and the log says how far guards had come. Without a key, somebody
-        who may write to the database can forge all of it; with one, it can only be set back to an
-        earlier state as a whole, which an anchor shows.
+        The log is replayed against entries and rules; the state of guards, cases and canaries have
+        digests of their own, and the log records the guards' journal positions. Without a key, any
+        writer of the database can forge all of it; with one, a writer can only set the whole
+        database back to an earlier state, which an anchor reveals.
 
         Parameters
         ----------
         anchor
             An earlier :meth:`head`, kept where the database's writers cannot write.
         by
-            Who verifies: if the log can be written, it gets a line with the outcome, see
-            :meth:`verification`. ``None`` writes nothing. Nor is anything written if the log ends
-            before the anchor: the line would take the number of one that was cut off.
+            The verifying person: the log gets a line with the outcome if it can be written, see
+            :meth:`verification`. ``None`` writes no line. Nor does a log that ends before the
+            anchor get one: the line would take the number of one that was cut off.
 
         Raises
         ------
         TamperedError
-            Names the first line or row that is broken, and what was expected; the entry only if it
-            is of this namespace.
+            Names the first broken line or row and the expected value; names the entry only if it
+            is in this namespace.
         QuarantineError
             If the anchor is malformed, or the database cannot be read.
         """
@@ -234,8 +234,8 @@ class AuditLog:
     def verification(self) -> tuple[LogRecord | None, bool]:
         """Return the line of the last :meth:`verify` with ``by``, and whether its digest holds.
 
-        It does not hold where the line was changed, or written with another key: then nobody knows
-        what came out. Only of this namespace.
+        The digest fails if the line was changed, or written with another key: then the outcome is
+        unknown. Only lines of this namespace count.
         """
         query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
         query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
@@ -249,12 +249,12 @@ class AuditLog:
     # Keys
 
     def seal(self, *, by: str = "ragshield") -> None:
-        """Start to use a key, as :meth:`rekey` does, after checking what was written without one.
+        """Start to use a key, as :meth:`rekey` does, after checking all rows written without one.
 
         Raises
         ------
         QuarantineError
-            If something was changed; there is no key, or the log has one already.
+            If a row or line was changed, no key is given, or the log already has one.
         """
         if self.digests.key_name is None:
             msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
@@ -262,23 +262,23 @@ class AuditLog:
         self.write(lambda session: rekey(session, PLAIN, self.digests, by, self.namespace))
 
     def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
-        """Exchange the key, after checking what was written with the old one, or without.
+        """Exchange the key, after checking all rows written with the old one, or without.
 
-        All digests are made anew, in one transaction; earlier anchors hold no longer, and a line
-        of the log records the old head. Processes with the old key can neither write nor verify
-        from then on, and admit nothing that was released: restart them with the new one.
+        One transaction computes all digests anew; earlier anchors become invalid, and a line of the
+        log records the old head. Processes with the old key can then neither write nor verify, and
+        do not admit released entries: restart them with the new key.
 
         Parameters
         ----------
         key
             The new secret.
         by
-            Who exchanges it, for the record.
+            The person who exchanges it, for the log.
 
         Raises
         ------
         QuarantineError
-            If something was changed, or the key is too short, or the one in use.
+            If a row or line was changed, or the key is too short, or already in use.
         """
         new = Digests(key)
         if new.key_name == self.digests.key_name:
@@ -288,7 +288,7 @@ class AuditLog:
         self.digests.become(new)
 
     def _anchored(self, work: Callable[[Session], T], session: Session) -> T:
-        """Run ``work``; if there is a new head, call the anchor once that is durable."""
+        """Run ``work``; if the head has changed, call the anchor once the write is durable."""
         before, answer, after = head_of(session), work(session), head_of(session)
         if after != before:
             self.database.afterwards(partial(self._send, after))
@@ -303,7 +303,7 @@ class AuditLog:
 
 
 def record_of(line: LogRow) -> LogRecord:
-    """Return a line as people read it."""
+    """Return a row of the log as a record."""
     return LogRecord(
         seq=line.seq,
         at=dt.datetime.fromisoformat(line.at),

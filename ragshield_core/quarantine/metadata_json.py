@@ -1,4 +1,4 @@
-"""Metadata of any usual Python type to JSON and back, without pickle."""
+"""Conversion of metadata of common Python types to JSON and back, without pickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ragshield_core.model.findings import printable
 
-# A value that JSON has no type for becomes {TAG: [type name, JSON value]}.
+# A value of a type that JSON lacks becomes {TAG: [type name, JSON value]}.
 TAG = "$ragshield"
 
 _COLLECTIONS: dict[str, type[tuple[Any, ...] | set[Any] | frozenset[Any]]] = {
@@ -26,7 +26,7 @@ _COLLECTIONS: dict[str, type[tuple[Any, ...] | set[Any] | frozenset[Any]]] = {
 
 
 def _written(when: dt.datetime) -> str:
-    # A data frame's NaT is a datetime, which would be written as one of the year 1.
+    # A data frame's NaT is a datetime, which isoformat would write as one of the year 1.
     return "" if when != when else dt.datetime.isoformat(when)  # noqa: PLR0124
 
 
@@ -46,19 +46,19 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 _PLAIN = frozenset({str, float, bool, type(None)})
-# Integers that any database and any JSON reader takes.
+# Largest integer that every database and JSON reader accepts.
 LONGEST = 2**63 - 1
 
 
 def dumps(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text that :func:`loads` turns back into equal values.
+    """Return metadata as JSON text that :func:`loads` converts back to equal values.
 
-    NumPy scalars come back as the Python numbers they stand for, and pandas' NaT as None.
+    NumPy scalars come back as Python numbers, and pandas' NaT as None.
 
     Raises
     ------
     TypeError
-        If a value is of a type that could only be pickled; names the key, never a value.
+        If a value is of a type that only pickle can write; names the key, never a value.
     ValueError
         If a value contains itself, or is a number too long to write.
 
@@ -75,8 +75,8 @@ def dumps(metadata: Mapping[str, Any]) -> str:
 
 
 def is_plain(metadata: Mapping[str, Any]) -> bool:
-    """Return whether metadata holds nothing but short values that JSON has: most does."""
-    if type(metadata) is not dict or TAG in metadata:  # mappings of other classes may do anything
+    """Return whether metadata holds only short values of JSON types, as most metadata does."""
+    if type(metadata) is not dict or TAG in metadata:  # other mappings may run any code
         return False
     kinds = set(map(type, metadata.values())) - _PLAIN
     return set(map(type, metadata)) <= {str} and (
@@ -91,20 +91,20 @@ def is_plain(metadata: Mapping[str, Any]) -> bool:
 def loads(text: str) -> dict[str, Any]:
     """Return the metadata that :func:`dumps` wrote."""
     decoded: dict[str, Any] = json.loads(text)
-    if TAG in text:  # nothing has to be decoded in most
+    if TAG in text:  # most metadata needs no decoding
         decoded = _decode(decoded)
     return decoded
 
 
 def _encode(value: Any, path: tuple[Any, ...]) -> Any:
-    """Return a value as JSON has it; ``path`` leads to it, and is put into words in errors only.
+    """Return a value in JSON types; ``path`` is its location, used for errors only.
 
-    It has keys, and lists of a place, which is ``...`` in what has no order.
+    A path consists of keys and one-item lists with an index, or ``...`` in unordered collections.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.generic):
-        # A longdouble's own item() would be a longdouble again.
+        # A longdouble's own item() returns a longdouble again.
         return float(value) if isinstance(value, np.floating) else _encode(value.item(), path)
     if isinstance(value, list):
         return [_encode(item, (*path, [i])) for i, item in enumerate(value)]
@@ -127,7 +127,7 @@ def _encode(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _step(step: Any) -> str:
-    """Return a step of a path as errors name it: metadata is hostile, its keys as well."""
+    """Return a step of a path for an error message, escaped: metadata keys may be hostile."""
     if isinstance(step, list):
         return "[...]" if step == [...] else f"[{step[0]}]"
     named = repr(step) if isinstance(step, str | int | float) else type(step).__name__
