@@ -1,4 +1,4 @@
-"""Changes of held entries and rules, and the lines of the log that tell of them: as one."""
+"""Changes of held entries and rules, written together with their lines in the log."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ REKEYED = "all digests, those of earlier lines as well, are by another key; the 
 
 
 class _Event(NamedTuple):
-    """A change of one revision, or of a rule, on its way into the log."""
+    """A change of one revision or rule that is still to be logged."""
 
     action: str
     row: HeldRow | RuleRow | Mapping[str, Any]
     gone: bool = False
     kind: type[HeldRow | RuleRow] = HeldRow
-    position: int | None = None  # in the journal; none for where that is now
+    position: int | None = None  # in the journal; None for its current position
 
 
 class Changes:
@@ -43,11 +43,11 @@ class Changes:
     Parameters
     ----------
     session
-        Of the transaction.
+        The session of the transaction.
     digests
-        Of rows and lines.
+        Computes the digests of rows and lines.
     namespace
-        Of the tenant.
+        The tenant's namespace.
     """
 
     def __init__(self, session: Session, digests: Digests, namespace: str) -> None:
@@ -58,7 +58,7 @@ class Changes:
         self._gone: dict[int, str] = {}
 
     def add(self, row: Mapping[str, Any], action: str) -> None:
-        """Keep a revision that is not here."""
+        """Add a new revision."""
         if not self._new:
             self._number = next_number(self._session, HeldRow)
         numbered = dict(row) | {"number": self._number + len(self._new)}
@@ -66,12 +66,12 @@ class Changes:
         self._events.append(_Event(action, self._new[-1]))
 
     def set(self, row: HeldRow, values: Mapping[str, Any], action: str) -> None:
-        """Change a revision, where it is not as it shall be.
+        """Change a revision, unless it already has these values.
 
         Raises
         ------
         QuarantineError
-            If it was changed behind the quarantine's back: a new digest would hide that.
+            If it was changed outside the quarantine: a new digest would hide that.
         """
         if not self._digests.match(HeldRow, row):
             raise tampered(row)
@@ -80,7 +80,7 @@ class Changes:
             self._events.append(_Event(action, row))
 
     def remark(self, row: HeldRow, action: str) -> None:
-        """Write a line about a revision that stays as it is.
+        """Write a line about an unchanged revision.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Changes:
         self._events.append(_Event(action, row, gone=True))
 
     def add_rule(self, row: Mapping[str, Any]) -> RuleRow:
-        """Keep a rule that a person has made."""
+        """Add a person's rule."""
         made = RuleRow(number=next_number(self._session, RuleRow), **row)
         made.digest = self._digests.of(RuleRow, made)
         self._session.add(made)
@@ -106,19 +106,19 @@ class Changes:
         return made
 
     def revoke_rule(self, row: RuleRow, by: str) -> None:
-        """Note that a rule does not count any more."""
+        """Mark a rule as revoked."""
         row.revoked_at, row.revoked_by = now(), by
         row.digest = self._digests.of(RuleRow, row)
         self._events.append(_Event("revoke", row, kind=RuleRow))
 
     def tell(self, action: str, position: int | None = None) -> None:
-        """Note what is about no entry and no rule: what a person has decided, or a snapshot."""
+        """Note a person's decision on the guard, or a snapshot: no change of an entry or rule."""
         nothing = _nothing(self._namespace)
         self._events.append(_Event(action, nothing, gone=True, position=position))
 
     def write(self, by: str, note: str | None = None) -> None:
-        """Write all of them, and who made them."""
-        # One revision under an id is held: an older one makes room before the later one comes.
+        """Write all changes, and their actor."""
+        # Only one revision per id may be held: the older one must leave before the new one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
         moved = [(row, row.status) for row, _ in self._updates]
         room = False
@@ -142,12 +142,12 @@ class Changes:
 
 
 def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str) -> None:
-    """Make all digests anew with another key, or the first, if all is as it was written.
+    """Compute all digests anew with another key, or a first one, after a full verification.
 
     Raises
     ------
     QuarantineError
-        If something was changed.
+        If a row or line was changed.
     """
     verify_all(session, old, namespace)
     note = f"{REKEYED} {head_of(session)}"
@@ -170,12 +170,12 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
 
 
 def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) -> int:
-    """Return the number of the next row: it is a part of the digest, and nobody else writes."""
+    """Return the next row's number, which its digest covers; there is only one writer."""
     return int(session.scalar(select(func.max(kind.number))) or 0) + 1
 
 
 def _nothing(namespace: str) -> dict[str, Any]:
-    """Return the columns of a line that is about no row."""
+    """Return the columns of a line without a row."""
     return {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
 
 

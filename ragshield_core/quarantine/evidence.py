@@ -1,9 +1,9 @@
-"""Verification: every row of every table is as it was written.
+"""Verification that every row of every table is as it was written.
 
-The log tells which digests held entries and rules have; it is replayed, and the first row that
-differs is named. Rows of other tables (what guards have learned, cases, canaries) have digests of
-their own. The log also tells how far the journal of each namespace had come, so that nobody sets
-that back unseen.
+The log contains the digests of held entries and rules; it is replayed, and the error names the
+first row that differs. Rows of other tables (state of guards, cases, canaries) have digests of
+their own. The log also records the position of each namespace's journal, which reveals when a
+journal is set back.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from ragshield_core.quarantine.entries import SHOWN_ID, Status
 
 Row = Mapping[Any, Any]
 
-# Rows that are read at a time; of tables with rows of megabytes, fewer.
+# Rows to read at a time; fewer for tables with rows of megabytes.
 PAGE, PAGE_OF_LARGE = 1_000, 16
 SHOWN = 60  # characters of a namespace
 ADVICE = "compare it with a backup."
 RESTORE = "restore the database from a backup, or fit the guard again in another namespace."
 REGROUP = "run `ragshield quarantine regroup`."
-# Action of the lines that tell of a snapshot of what a guard has learned.
+# Action of the lines that record a snapshot of a guard's learned state.
 SNAPSHOT = "snapshot"
-# The log has the digests of their rows.
+# Tables whose rows have their digests in the log.
 TOLD: tuple[type[HeldRow | RuleRow], ...] = (HeldRow, RuleRow)
 
 
 class Told(NamedTuple):
-    """What the log says: digests by the number of the row, and how far each namespace has come."""
+    """State according to the log: digests by row number, and positions by namespace."""
 
     held: dict[int, str]
     rules: dict[int, str]
@@ -58,7 +58,7 @@ class Told(NamedTuple):
     snapshots: dict[str, int]
 
     def hear(self, line: Row) -> None:
-        """Take note of what a line tells of."""
+        """Update this state by the next line."""
         for rows, row, digest in (
             (self.held, line["held_number"], line["held_digest"]),
             (self.rules, line["rule_number"], line["rule_digest"]),
@@ -89,7 +89,7 @@ def last_line(session: Session) -> LogRow | None:
 
 
 def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
-    """Return whether a line is as it was written by who has the key, after the one before it."""
+    """Return whether a line's digest holds for its content, the key and the previous line."""
     earlier = session.get(LogRow, line.seq - 1)
     return line.digest == digests.of_line(line, "" if earlier is None else earlier.digest)
 
@@ -97,19 +97,19 @@ def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
 def log_is_complete(session: Session) -> bool:
     """Return whether no line is missing between the first and the last.
 
-    Without a look at what they say: who deletes the line that revokes a rule leaves a gap.
+    Does not read the lines: deleting the line that revokes a rule already leaves a gap.
     """
     n, last = session.execute(select(func.count(), func.max(LogRow.seq)).select_from(LogRow)).one()
     return bool(n == (last or 0))
 
 
 def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
-    """Return the number of the line that an anchor has seen, 0 for none, and its digest.
+    """Return the number and digest of the line in an anchor; 0 and "" without an anchor.
 
     Raises
     ------
     QuarantineError
-        If it is no anchor.
+        If the anchor is malformed.
     """
     if anchor is None:
         return 0, ""
@@ -124,14 +124,14 @@ def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
 
 
 def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> Told:
-    """Return the digests that held entries and rules must have, as the log says.
+    """Return the digests of held entries and rules according to the log.
 
     Raises
     ------
     TamperedError
-        Where the chain is broken; names the line.
+        If the chain is broken; names the line.
     QuarantineError
-        If the anchor is none.
+        If the anchor is malformed.
     """
     before, expected = "", 1
     told = Told({}, {}, {}, {})
@@ -166,7 +166,7 @@ def _broken(line: int, why: str) -> TamperedError:
 
 
 def _error(where: str, why: str, how: str = "{} ") -> TamperedError:
-    """Return the error for a row or line that is not as it was written."""
+    """Return the error for a row or line that was changed."""
     return TamperedError(how.format(where) + why, where=where)
 
 
@@ -174,12 +174,12 @@ def _error(where: str, why: str, how: str = "{} ") -> TamperedError:
 
 
 def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> None:
-    """Compare rows with their digests, and those with the last lines of the log that tell of them.
+    """Compare rows with their digests, and the digests with the rows' last lines in the log.
 
     Raises
     ------
     TamperedError
-        If one was changed behind the quarantine's back; names the entry.
+        If a row was changed outside the quarantine; names the entry.
     """
     told = last_lines_of(session, digests, rows)
     for row in rows:
@@ -188,16 +188,16 @@ def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> 
 
 
 def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bool:
-    """Return whether a row has its digest, and the last line of the log that tells of it, too."""
+    """Return whether a row matches its digest, and its last line in the log has the same one."""
     return row.number in last_lines_of(session, digests, [row])
 
 
 def last_lines_of(
     session: Session, digests: Digests, rows: Sequence[HeldRow | RuleRow]
 ) -> dict[int, LogRow]:
-    """Return the last line of the log that tells of each row, by the row's number.
+    """Return each row's last line in the log, by the row's number.
 
-    Those of rows that are not as their lines say are left out, and those of forged lines.
+    Omits rows that differ from their lines, and rows whose lines are forged.
     """
     found: dict[int, LogRow] = {}
     kind = type(rows[0]) if rows else HeldRow
@@ -229,7 +229,7 @@ def tampered(row: HeldRow) -> TamperedError:
 def changed(
     kind: type[TableBase], row: TableBase | Mapping[Any, Any], digests: Digests
 ) -> TamperedError:
-    """Return the error for a row that has not the digest that it must have."""
+    """Return the error for a row with a wrong digest."""
     values = row if isinstance(row, Mapping) else vars(row)
     where = _where(kind, [values[column.name] for column in table_of(kind).primary_key])
     made, found = digests.of(kind, row), printable(str(values["digest"]), 64)
@@ -238,7 +238,7 @@ def changed(
 
 
 def _differs(kind: type[TableBase], row: Row, why: str, namespace: str) -> TamperedError:
-    """Return the error for a row that is not as the log says; an entry only of the namespace."""
+    """Return the error for a row that contradicts the log; names entries of the namespace only."""
     entry = (
         "a rule" if kind is RuleRow else f"entry {printable(row.get('entry_id', ''), SHOWN_ID)!r}"
     )
@@ -263,14 +263,14 @@ def verify_all(
     Raises
     ------
     TamperedError
-        Names the first line or row that is not; the entry only if it is of the namespace.
+        Names the first line or row that is not; names the entry only if it is in the namespace.
     QuarantineError
-        If there is another key, or the anchor is none.
+        If the key differs, or the anchor is malformed.
     """
     told = verify_lines(session, digests, anchor)
     _verify_told(session, digests, told, namespace)
     heads = session.scalars(select(HeadRow.namespace)).all()
-    for name in sorted({*heads, *told.positions}, key=str):  # SQLite keeps any type
+    for name in sorted({*heads, *told.positions}, key=str):  # SQLite stores any type
         positions = (told.positions.get(name, 0), told.snapshots.get(name, 0))
         _check_journal(session, digests, name, *positions)
     _verify_snapshots(session)
@@ -282,7 +282,7 @@ def verify_all(
 
 
 def _verify_told(session: Session, digests: Digests, told: Told, namespace: str) -> None:
-    """Compare the held entries and rules of all namespaces with what the log says of them."""
+    """Compare the held entries and rules of all namespaces with their digests in the log."""
     for kind, known in zip(TOLD, (told.held, told.rules), strict=True):
         expected = dict(known)
         for row in _rows(session, kind):
@@ -299,7 +299,7 @@ def _verify_told(session: Session, digests: Digests, told: Told, namespace: str)
 
 
 def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | RuleRow], Row]]:
-    """Give all rows digests by another key; return those that the log has to tell of."""
+    """Give all rows digests by another key; return those that need new lines in the log."""
     told: list[tuple[type[HeldRow | RuleRow], Row]] = []
     for kind in (*TOLD, *_sealed()):
         table = table_of(kind)
@@ -319,7 +319,7 @@ def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | Rule
 
 
 def _sealed() -> list[type[TableBase]]:
-    """Return the tables whose rows have digests that no line of the log tells of."""
+    """Return the tables with digests that are not in the log."""
     kinds = [cast("type[TableBase]", one.class_) for one in TableBase.registry.mappers]
     told = (LogRow, *TOLD)
     sealed = [one for one in kinds if one not in told and "digest" in table_of(one).columns]
@@ -327,7 +327,7 @@ def _sealed() -> list[type[TableBase]]:
 
 
 def _rows(session: Session, kind: type[TableBase]) -> Iterator[Row]:
-    """Yield the rows of a table, in the order of their keys, without keeping them."""
+    """Yield the rows of a table in key order, page by page."""
     key = tuple(inspect(kind).primary_key)
     page = PAGE if kind in (LogRow, *TOLD) else PAGE_OF_LARGE
     query = select(table_of(kind)).order_by(*key).limit(page)
@@ -338,22 +338,21 @@ def _rows(session: Session, kind: type[TableBase]) -> Iterator[Row]:
 
 
 def check_journal(session: Session, digests: Digests, namespace: str) -> None:
-    """Check that the journal of a namespace is whole, and as far as the log has seen it.
+    """Check that a namespace's journal is whole, and not behind its position in the log.
 
-    A part of :func:`verify_all` that is quick: the events themselves are checked when they are
-    read.
+    A quick part of :func:`verify_all`: the events themselves are checked when they are read.
 
     Raises
     ------
     TamperedError
-        Says what is missing.
+        Names the missing part.
     QuarantineError
-        If the journal is kept with another key.
+        If the journal was written with another key.
     """
     last = last_line(session)
     if last is not None:
         check_key("the audit log", last.key_name, digests)
-    if digests.key_name is None:  # who has changed rows could have made their digests
+    if digests.key_name is None:  # without a key, a forger could have computed all digests
         _head_of_journal(session, digests, namespace)
         return
     of_namespace = select(LogRow).where(LogRow.journal_position.is_not(None))
@@ -374,7 +373,7 @@ def check_journal(session: Session, digests: Digests, namespace: str) -> None:
 def _check_journal(
     session: Session, digests: Digests, namespace: str, told: int, told_of_snapshot: int
 ) -> None:
-    """Compare the journal of a namespace with its head, and with the positions that the log has."""
+    """Compare the journal of a namespace with its head, and with the positions in the log."""
     head = _head_of_journal(session, digests, namespace)
     names = ("position", "pruned", "pending")
     position, pruned, pending = (0 if head is None else head[name] for name in names)
@@ -413,7 +412,7 @@ def _check_journal(
 def _head_of_journal(
     session: Session, digests: Digests, namespace: str
 ) -> Mapping[Any, Any] | None:
-    """Return where a journal stands, if that is as it was written."""
+    """Return the head of a journal, after checking its key and digest."""
     query = select(table_of(HeadRow)).where(HeadRow.namespace == namespace)
     head = session.execute(query).mappings().one_or_none()
     if head is not None:
@@ -425,7 +424,7 @@ def _head_of_journal(
 
 
 def _verify_snapshots(session: Session) -> None:
-    """Check that the pieces of every snapshot are there, and no others."""
+    """Check that every snapshot has all its pieces, and no others exist."""
     count = select(ChunkRow.snapshot, func.count()).group_by(ChunkRow.snapshot)
     found = dict(session.execute(count).tuples().all())
     manifests = dict(session.execute(select(SnapshotRow.id, SnapshotRow.manifest)).tuples().all())
@@ -433,7 +432,7 @@ def _verify_snapshots(session: Session) -> None:
         expected, n_found = 0, found.get(snapshot, 0)
         if snapshot in manifests:
             expected = n_found
-            # A manifest that cannot be read has another digest; the next check finds it.
+            # An unreadable manifest has another digest; the next check finds it.
             with suppress(ValueError, TypeError, KeyError):
                 expected = sum(part[2] for part in json.loads(manifests[snapshot])["parts"])
         if n_found != expected:
@@ -442,7 +441,7 @@ def _verify_snapshots(session: Session) -> None:
 
 
 def _verify_cases(session: Session) -> None:
-    """Check that every entry that waits is in a case, and that cases have all of their entries."""
+    """Check that every held entry is in a case, and that cases have all of their entries."""
     alone = (
         select(HeldRow.number)
         .outerjoin(MemberRow, MemberRow.number == HeldRow.number)

@@ -1,4 +1,4 @@
-"""Held entries as rows of the database, and back; and which rows a namespace or store sees."""
+"""Conversion of held entries to database rows and back; conditions by namespace and store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry, Status
 if TYPE_CHECKING:
     from ragshield_core.quarantine.quarantine import Quarantine
 
-# Where metadata has the document, as the adapters write it: a node of LlamaIndex as
+# Paths to the document in metadata, as the adapters write it: a node of LlamaIndex as
 # ``ragshield_llamaindex.convert`` packs it (its relationship 1 is the source), or a part in
 # LangChain's retrievers of whole documents.
 DOCUMENT_PATHS = (
     ("_ragshield_node", "content", "relationships", "1", "node_id"),
     ("doc_id",),
 )
-# Longer ids of documents are kept by their digest: no database has an index of texts of any length.
+# Longer document ids are stored as digests: databases limit the length of indexed texts.
 LONGEST_DOCUMENT = 200
 
 # Which rows
@@ -45,7 +45,7 @@ LONGEST_DOCUMENT = 200
 def seen_by(
     quarantine: Quarantine, kind: type[HeldRow | CaseRow] = HeldRow
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions on rows of its namespace, and of its store or of any."""
+    """Return conditions on rows of the quarantine's namespace, and of its store or any."""
     conditions = [kind.namespace == quarantine.namespace]
     if quarantine.store is not None:
         conditions.append(kind.store.in_((quarantine.store, ANY_STORE)))
@@ -55,7 +55,7 @@ def seen_by(
 def revisions(
     session: Session, quarantine: Quarantine, ids: Sequence[str], status: Status | None = None
 ) -> dict[str, list[HeldRow]]:
-    """Return the revisions under each id, oldest first; ``status`` leaves out all others."""
+    """Return the revisions under each id, oldest first; only those of ``status``, if given."""
     if isinstance(ids, str):
         msg = f"ids is one str, expected a list: [{printable(ids, SHOWN_ID)!r}]."
         raise TypeError(msg)
@@ -63,7 +63,7 @@ def revisions(
     query = select(HeldRow).where(*seen_by(quarantine)).order_by(HeldRow.number)
     for some in chunks(ids):
         for row in session.scalars(query.where(HeldRow.entry_id.in_(some))):
-            # Compared here: SQLite would rather read all rows of a status than look these ids up
+            # Compared here: SQLite would read all rows of a status instead of looking up these ids
             # (9 ms against .3 ms with 20,000 held).
             if status is None or row.status == status:
                 found.setdefault(row.entry_id, []).append(row)
@@ -71,7 +71,7 @@ def revisions(
 
 
 def check_one_store(quarantine: Quarantine, rows: Sequence[HeldRow]) -> None:
-    """Refuse to decide about one id for two stores: the texts need not be the same."""
+    """Refuse a decision on one id of two stores: the texts may differ."""
     names = sorted({row.store for row in rows} - {ANY_STORE})
     if len(names) > 1:
         msg = (
@@ -123,15 +123,15 @@ def columns_of(
 
 
 def now() -> str:
-    """Return the time as it is kept."""
+    """Return the current time in the stored format."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
 
 
 def unkeepable(batch: Batch) -> dict[int, str]:
     """Return the rows that :meth:`.Quarantine.hold` would refuse, each with the reason.
 
-    Ask before entries are written: one that is admitted and cannot be held later, when others
-    show it in another light, could not be recalled.
+    Call this before entries are written: an admitted entry that cannot be held could not be
+    recalled when later entries make it suspicious.
 
     Parameters
     ----------
@@ -141,8 +141,8 @@ def unkeepable(batch: Batch) -> dict[int, str]:
     Returns
     -------
     dict[int, str]
-        One sentence per row; names the key of the metadata and the type, never a value. No
-        database is opened for it.
+        One sentence per row; names the key of the metadata and the type, never a value. Opens no
+        database.
 
     Examples
     --------
@@ -173,19 +173,19 @@ def _metadata_text(metadata: Mapping[str, Any]) -> str:
         return metadata_json.dumps(metadata)
     except (TypeError, ValueError) as error:
         raise QuarantineError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - values of classes of their own may do anything
-        # What they say may quote them.
+    except Exception as error:  # noqa: BLE001 - values of custom classes may raise anything
+        # Their message may quote the value.
         msg = f"metadata cannot be read ({type(error).__name__}); use strings, numbers or dates."
         raise QuarantineError(msg) from None
 
 
 def storable(text: str) -> str:
-    """Return text that any database keeps: a plug-in's remark may quote hostile text."""
+    """Return text that any database can store: a plug-in's remark may quote hostile text."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def document_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of the document that an entry is a part of, as far as it says so.
+    """Return the id of an entry's document, if the metadata has it.
 
     Examples
     --------
@@ -200,22 +200,22 @@ def document_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def document_key(document: str) -> str:
-    """Return a document's id as it is kept and looked up."""
+    """Return a document's id in the form for storage and look-up."""
     if len(document) <= LONGEST_DOCUMENT and document.isprintable():
         return document
     return f"sha256:{hashlib.sha256(document.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def encoded(text: str) -> bytes:
-    """Return a text as it is kept."""
+    """Return a text as stored bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
-# And back
+# From rows
 
 
 def decoded(data: bytes) -> str:
-    """Return a text that was kept."""
+    """Return a text from its stored bytes."""
     return data.decode("utf-8", "surrogatepass")
 
 
@@ -225,7 +225,7 @@ def to_held(row: HeldRow) -> HeldEntry:
     Raises
     ------
     TamperedError
-        If something in it cannot be read; names the entry.
+        If a column cannot be read; names the entry.
     """
     try:
         return _read(row)
@@ -245,7 +245,7 @@ def _read(row: HeldRow) -> HeldEntry:
         entry=Entry(
             id=row.entry_id,
             text=decoded(row.text),
-            # Of no dimension, and no length, where it was held without a vector.
+            # Empty, with norm 0, if the entry was held without a vector.
             embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64)) or 1.0),
             label=row.label,
             lineage=row.lineage,
@@ -266,5 +266,5 @@ def _read(row: HeldRow) -> HeldEntry:
 
 
 def findings_of(written: str) -> tuple[Finding, ...]:
-    """Return findings that were kept."""
+    """Return findings from their stored JSON."""
     return tuple(finding_from_dict(values) for values in json.loads(written))
