@@ -1,12 +1,12 @@
-"""Held entries that are judged together: groups, floods, copies of one text are one case each.
+"""Review cases of held entries: a group, a flood or the copies of one text are one case.
 
-What belongs together is told when it is held, from the evidence: an entry joins the case of another
-that its evidence names, if the same detector has found both, or what is named is a group of one
-meaning; and that of a copy. That both resemble a third one ties nothing: innocent pages do so too.
-What a group ties is not tied again by a phrase, which others may share. A case is told by entries
-that wait or are confirmed: what was released was no part of an attack.
+An entry gets its case from its evidence when it is held. It joins the case of an entry named there,
+if the same detector found both, or if the evidence is of a group of one meaning; and the case of a
+copy. Resemblance to a third entry ties nothing: innocent pages have it too. An entry in a group is
+not tied by a phrase as well, which clean texts may share. Others join held and confirmed entries
+only: a released entry was no part of an attack.
 
-The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
+The tables of cases are derived from entries and their findings: see :func:`regroup`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from ragshield_core.quarantine.rows import decoded, document_key, encoded
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Rows that are read at a time.
+# Rows to read at a time.
 PAGE = 1_000
-# Entries with one of these are a reason for others to join their case.
+# Statuses of entries whose case others join.
 TELLING = (Status.HELD, Status.CONFIRMED)
 COUNTED = {
     Status.HELD: "n_waiting",
     Status.RELEASED: "n_released",
     Status.CONFIRMED: "n_confirmed",
 }
-# Severities by how early a case comes; one of them is told apart by orders and hidden text.
+# Severities in queue order, last first; orders or hidden text raise UNKNOWN to its second place.
 RANKS = (
     Severity.UNKNOWN,
     Severity.LOW,
@@ -55,31 +55,31 @@ RANKS = (
     Severity.CRITICAL,
 )
 UNKNOWN_ORDER = RANKS.index(Severity.UNKNOWN, 1)
-# Characters of a text that are searched.
+# Number of characters of a text to search.
 SEARCHED = 4_000
-# A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
-# is in a group as well belongs there.
+# Texts that share a phrase may have nothing else in common, and some are clean: an entry that is
+# also in a group belongs to the group.
 PHRASE = "trigger_phrase"
-# What differs between copies that were filled in one by one.
+# Parts that differ between copies of one template.
 NUMBERS = re.compile(r"[\d\s]+")
 
 Values = Mapping[str, Any]
-# What of an entry tells its case, see :func:`_entry`.
+# The values of an entry that determine its case, see :func:`_entry`.
 Entry = dict[str, Any]
 
 
 def rarity_of(findings: Sequence[Values]) -> float:
-    """Return how convincing the strongest finding is: orders of magnitude by which it is rare.
+    """Return the rarity of the strongest finding in orders of magnitude.
 
-    3.0 if one clean entry in a thousand scores as high; 0 where nothing was calibrated, or where a
-    person holds the entry: nobody knows how rare that is.
+    3.0 if one clean entry in a thousand scores as high; 0 if the rarity is unknown, since no
+    detector was calibrated or a person holds the entry.
     """
     p_values = [one["p_value"] for one in findings if one["p_value"] is not None]
     return abs(math.log10(max(min(p_values, default=1.0), 1e-300)))
 
 
 def rank_of(case: Values) -> int:
-    """Return how early a case comes in the queue, as a place in :data:`RANKS`."""
+    """Return a case's rank in the queue, as an index of :data:`RANKS`."""
     detectors, n = case["detectors"].split(), case["n_waiting"] + case["n_confirmed"]
     if case["rarity"] <= 0.0:
         return UNKNOWN_ORDER if {ORDER, HIDDEN} & {*detectors} else 0
@@ -87,12 +87,12 @@ def rank_of(case: Values) -> int:
 
 
 def searched(text: str) -> str:
-    """Return a text as it is searched, or searched for: without cases, and fit for any database."""
+    """Return a text or search term in searchable form: casefolded, and valid in any database."""
     return text.casefold().encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def wording_of(text: bytes) -> str:
-    """Return a digest that copies of a text share: of the text without numbers and spaces."""
+    """Return a digest shared by copies of a text: that of the text without numbers and spaces."""
     plain = NUMBERS.sub(" ", decoded(text).casefold()).strip()
     return hashlib.sha256(encoded(plain) or text).hexdigest()[:32]
 
@@ -103,16 +103,16 @@ class Grouping:
     Parameters
     ----------
     session
-        Of the transaction.
+        The session of the transaction.
     digests
-        Make the digests of cases and members.
+        Computes the digests of cases and members.
     namespace
-        Of the tenant.
+        The tenant's namespace.
     """
 
     def __init__(self, session: Session, digests: Digests, namespace: str) -> None:
         self._session, self._digests, self._namespace = session, digests, namespace
-        # As they will be: their ranks are told when all is known.
+        # Cases after the change; ranks are set at the end.
         self._cases: dict[int, dict[str, Any]] = {}
         self._were: set[int] = set()  # in the table
         self._gone: set[int] = set()
@@ -123,14 +123,14 @@ class Grouping:
         moved: Sequence[tuple[HeldRow, str]],
         gone: Mapping[int, str],
     ) -> None:
-        """Bring cases up to date with what was written of entries, in the same transaction.
+        """Update the cases after a change of entries, in the same transaction.
 
-        ``new`` are columns of revisions that are here for the first time, ``moved`` those that were
-        changed, with their statuses before, and ``gone`` the statuses of deleted ones, by number.
+        ``new`` has the columns of new revisions, ``moved`` the changed revisions with their
+        previous statuses, and ``gone`` the statuses of deleted ones, by number.
         """
         try:
             self._follow(new, moved, gone)
-        except _TornError:  # changed past ragshield; that must not keep anybody from holding
+        except _TornError:  # changed outside ragshield; entries must be held nevertheless
             logger.warning("cases of the quarantine did not fit its entries, and are told anew")
             Grouping(self._session, self._digests, self._namespace).regroup()
 
@@ -160,10 +160,10 @@ class Grouping:
             elif row.status not in TELLING and before in TELLING:
                 silent.append(row.number)
         self._change_members(member.c.number, silent, {"tells": 0})
-        for entry in again:  # what was found later
+        for entry in again:  # add later findings
             _take(self._case(entry["case_number"]), entry)
         into = self._take_in([_entry(row) for row in coming])
-        for entry in again:  # new ones may have made one case of several
+        for entry in again:  # new entries may have merged cases
             entry["case_number"] = into.get(entry["case_number"], entry["case_number"])
         self._merge([*_among(again), *self._stored_ties(again)])
         anew = {entry["number"]: {name: entry[name] for name in MEMBER} for entry in again}
@@ -171,12 +171,12 @@ class Grouping:
         self._write()
 
     def regroup(self) -> int:
-        """Tell all cases of the namespace anew, from the entries; return how many there are."""
+        """Rebuild all cases of the namespace from the entries; return their number."""
         for table in (table_of(CaseRow), table_of(MemberRow)):
             self._session.execute(delete(table).where(table.c.namespace == self._namespace))
         for page in self._all_held():
             self._take_in([_entry(row) for row in page])
-        for page in self._all_held():  # those that name others which came later
+        for page in self._all_held():  # entries may name later ones
             entries = [_entry(row) for row in page]
             known = self._members([entry["number"] for entry in entries])
             for entry in entries:
@@ -185,10 +185,10 @@ class Grouping:
         return self._write()
 
     def _take_in(self, entries: Sequence[Entry]) -> dict[int, int]:
-        """Find cases for entries that are in none; return which cases are others now."""
+        """Find cases for entries without one; return the new numbers of merged cases."""
         if self._members([entry["number"] for entry in entries]):
-            raise _TornError  # of entries that were deleted past ragshield
-        for row in entries:  # a case of each, for now
+            raise _TornError  # members of entries that were deleted outside ragshield
+        for row in entries:  # one case each, for now
             counts = {column: int(row["status"] == status) for status, column in COUNTED.items()}
             same = ("number", "namespace", "store", "rarity", "detectors")
             self._cases[row["number"]] = {
@@ -232,7 +232,7 @@ class Grouping:
                 raise _TornError
 
     def _move(self, number: int, before: str, after: str | None) -> None:
-        """Count an entry of a case under another status; under none if it is gone."""
+        """Move an entry of a case from one status count to another, or to none if it is gone."""
         case = self._case(number)
         case["n_members"] -= after is None
         for status, step in ((before, -1), (after, 1)):
@@ -242,7 +242,7 @@ class Grouping:
     def _merge(
         self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()
     ) -> dict[int, int]:
-        """Make one case of each two that are tied; return which case each of them is now.
+        """Merge tied cases; return the new number of each merged case.
 
         ``fresh`` are numbers of entries that are not in the table yet.
         """
@@ -277,7 +277,7 @@ class Grouping:
         return into
 
     def _write(self) -> int:
-        """Write the cases; return how many there are."""
+        """Write the cases; return their number."""
         empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
         table = table_of(CaseRow)
         self._each(delete(table), table.c.number, sorted((self._gone | empty) & self._were))
@@ -299,7 +299,7 @@ class Grouping:
     # Members
 
     def _members(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Return in which cases entries are, by their numbers."""
+        """Return the case numbers of entries, by the entries' numbers."""
         query = select(MemberRow.number, MemberRow.case_number)
         query = query.where(checked(MemberRow.namespace) == self._namespace)
         found: dict[int, int] = {}
@@ -309,7 +309,7 @@ class Grouping:
         return found
 
     def _each(self, change: Any, column: Any, numbers: Sequence[int]) -> None:
-        """Update or delete the rows of the namespace that have some numbers."""
+        """Update or delete the rows of the namespace with these numbers."""
         change = change.where(checked(column.table.c.namespace) == self._namespace)
         for some in chunks(numbers):
             self._session.execute(change.where(column.in_(some)))
@@ -321,7 +321,7 @@ class Grouping:
         values: Values,
         of_each: Mapping[int, Values] = MappingProxyType({}),
     ) -> None:
-        """Change the members that have some numbers, alike or each, and their digests."""
+        """Change the members with these numbers, together or individually, and their digests."""
         table = table_of(MemberRow)
         query = select(table).where(checked(table.c.namespace) == self._namespace)
         change = update(table).where(table.c.number == bindparam("of"))
@@ -331,7 +331,7 @@ class Grouping:
                 if not self._digests.match(MemberRow, row):
                     raise _TornError
                 anew = {**row, **values, **of_each.get(row["number"], {})}
-                if anew == row:  # one that waits again told its case while it was confirmed, too
+                if anew == row:  # a confirmed entry that is held again tells its case as before
                     continue
                 made = self._digests.of(MemberRow, anew)
                 rows.append(anew | {"of": row["number"], "digest": made})
@@ -339,7 +339,7 @@ class Grouping:
                 self._session.execute(change, rows)
 
     def _all_held(self) -> Iterator[list[Values]]:
-        """Yield pages of all that is or was held."""
+        """Yield pages of all entries that are or were held."""
         last, table = -1, table_of(HeldRow)
         columns = [column for column in table.columns if column.name != "vector"]
         query = select(*columns).where(table.c.namespace == self._namespace)
@@ -349,7 +349,7 @@ class Grouping:
             yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
 
     def _stored_ties(self, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-        """Yield the ties between entries and those that are in cases already."""
+        """Yield the ties between these entries and those already in cases."""
         named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
         copied: dict[tuple[str, str], list[int]] = defaultdict(list)
         for entry in [entry for entry in entries if entry["tells"]]:
@@ -364,11 +364,11 @@ class Grouping:
         for ids in chunks(sorted({entry_id for entry_id, _ in named})):
             rows = self._session.execute(query.where(HeldRow.entry_id.in_(ids)))
             for status, store, entry_id, case, detectors in rows:
-                # Asked in SQL, the index of the status leads a planner through all that is held.
+                # In SQL, a planner would use the status index and read all held entries.
                 for other, detector in named[entry_id, store] if status in TELLING else ():
                     if _ties(detector, detectors):
                         yield other, case
-        # Copies that tell are in one case: any of them says in which.
+        # Held and confirmed copies are in one case: any of them has its number.
         any_case = select(MemberRow.case_number).where(of_tenant).limit(1)
         for (wording, store), cases in copied.items():
             copies = (MemberRow.wording == wording, MemberRow.store == store, MemberRow.tells == 1)
@@ -377,14 +377,14 @@ class Grouping:
 
 
 def regroup(session: Session, digests: Digests) -> int:
-    """Tell all cases anew, from the entries; return how many there are.
+    """Rebuild all cases from the entries; return their number.
 
-    Cases that people know by their numbers keep them, unless findings have changed since.
+    Cases keep their numbers, unless findings have changed since.
 
     Raises
     ------
     QuarantineError
-        If the log is kept with another key.
+        If the log was written with another key.
     """
     last = last_line(session)
     if last is not None:
@@ -396,11 +396,11 @@ def regroup(session: Session, digests: Digests) -> int:
 
 
 class _TornError(Exception):
-    """The tables of cases lack what those of entries have."""
+    """The tables of cases contradict those of entries."""
 
 
 def _take(case: dict[str, Any], other: Values) -> None:
-    """Let a case be as severe as what comes into it, and found by as many."""
+    """Raise a case's rarity to that of a joining entry or case, and add its detectors."""
     case["rarity"] = max(case["rarity"], other["rarity"])
     case["detectors"] = _spaced({*case["detectors"].split(), *other["detectors"].split()})
     case["source"] = case["source"] or other["source"] or ""
@@ -411,23 +411,23 @@ def _spaced(names: Iterable[str]) -> str:
 
 
 def _ties(detector: str, found_by: str) -> bool:
-    """Return whether what a detector names belongs together with an entry that some have found."""
+    """Return whether a detector's finding ties an entry to another found by these detectors."""
     if detector == GROUP:
         return True
     return alone(detector) in found_by and (detector != PHRASE or alone(GROUP) not in found_by)
 
 
 def alone(detector: str) -> str:
-    """Return a detector's name as it is found among others."""
+    """Return a detector's name with the spaces that separate it from others."""
     return _spaced([_one_word(detector)])
 
 
 def _one_word(name: str) -> str:
-    """Return a detector's name fit to stand between spaces."""
+    """Return a detector's name without spaces."""
     return "_".join(name.split())
 
 
-# Columns of a member but for its case.
+# Columns of a member, except its case and digest.
 MEMBER = (
     *("number", "namespace", "store", "tells", "source", "wording"),
     *("rarity", "detectors", "searched"),
@@ -458,7 +458,7 @@ def _entry(row: Values) -> Entry:
 
 
 def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """Yield the ties between entries that come together."""
+    """Yield the ties among entries that are held together."""
     telling = [entry for entry in entries if entry["tells"]]
     there = {(entry["namespace"], entry["store"], entry["entry_id"]): entry for entry in telling}
     first: dict[tuple[str, ...], int] = {}
@@ -476,21 +476,21 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """A filter for held entries; fields that are ``None`` do not matter.
+    """A filter for held entries; fields that are ``None`` are ignored.
 
     Attributes
     ----------
     detector
-        That has found them.
+        Name of a detector that found them.
     source
-        That they claim to be of: their lineage, or the digest by which a case tells a long one.
+        The source that they claim: their lineage, or the digest that a case shows for a long one.
     since
-        When they were held at the earliest; without a time zone, in UTC.
+        Earliest time at which they were held; in UTC if it has no time zone.
     case
-        To which they belong, by its number.
+        Number of their case.
     search
-        What is in their ids or the first 4,000 characters of their texts, in upper or lower case.
-        Reads all of them.
+        A part of their ids or of the first 4,000 characters of their texts, in any letter case.
+        Reads all entries.
     """
 
     detector: str | None = None
@@ -500,7 +500,7 @@ class Narrowing:
     search: str | None = None
 
     def where(self, namespace: str) -> list[ColumnElement[bool]]:
-        """Return conditions on rows of a tenant."""
+        """Return conditions on a tenant's rows."""
         conditions: list[ColumnElement[bool]] = []
         if self.since is not None:
             since = self.since if self.since.tzinfo else self.since.replace(tzinfo=dt.UTC)
@@ -519,13 +519,13 @@ class Narrowing:
             conditions.append(_of_members(namespace, *members))
         if self.source is not None:
             by_key = _of_members(namespace, MemberRow.source == document_key(self.source))
-            # What was never held, but replaced, is in no case.
+            # Entries that were replaced, but never held, are in no case.
             conditions.append(or_(by_key, HeldRow.lineage == self.source))
         return conditions
 
 
 def _of_members(namespace: str, *members: ColumnElement[bool]) -> ColumnElement[bool]:
     numbers = select(MemberRow.number).where(MemberRow.namespace == namespace, *members)
-    # Materialised as in Cases: else a planner may go through members one by one.
+    # Materialised as in Cases: otherwise a planner may look members up one by one.
     once = numbers.cte().prefix_with("MATERIALIZED", dialect="postgresql")
     return HeldRow.number.in_(select(once.c.number))

@@ -1,4 +1,4 @@
-"""Quarantine: holds entries, durably, until a reviewer decides."""
+"""The quarantine, which holds entries durably until a reviewer decides."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from ragshield_core.quarantine.rows import (
 
 logger = logging.getLogger("ragshield")
 
-# Ids that errors name.
+# Number of ids that errors name.
 SHOWN_IDS = 5
-# Actions in the log, and earlier decisions that they overwrite, of revisions that are in the store.
+# Statuses of stored revisions: the action in the log, and the earlier statuses that it overwrites.
 STORED = {
     Status.READMITTED: ("stand", (Status.REPLACED,)),
     Status.REPLACED: ("replace", (Status.RELEASED, Status.READMITTED, Status.REPLACED)),
 }
-# Quicker than the enum's own.
+# Faster than the enum's own look-up.
 STATUSES = {str(status): status for status in Status}
 
 
 class Quarantine:
-    """Hold entries out of a knowledge base, in any database SQLAlchemy knows.
+    """Keep held entries out of a knowledge base, in any database that SQLAlchemy supports.
 
     A method that writes, called within a write of :attr:`database` by the same thread, is part of
     that write, and as durable.
@@ -59,41 +59,40 @@ class Quarantine:
     Parameters
     ----------
     url
-        SQLAlchemy database URL. The default is an SQLite file in the working directory, so
-        that nothing held is lost with the process. The database is opened, and its tables made,
-        at the first use.
+        SQLAlchemy database URL. The default is an SQLite file in the working directory, so that
+        held entries outlive the process. The first use opens the database and creates its tables.
     namespace
-        Of a tenant: entries, statuses and logs of others in the same database are not seen. 1 to
-        200 characters, compared to the bit.
+        A tenant's namespace: entries, statuses and logs of other tenants in the same database are
+        invisible. 1 to 200 characters, compared exactly.
     store
-        Name of a store: entries of other stores in the namespace are not seen, and what is held is
-        held for this one. Guarded stores see to it themselves. ``None`` sees all, and holds for
-        whichever store asks.
+        Name of a store: entries of other stores in the namespace are invisible, and entries are
+        held for this one. Guarded stores set it themselves. ``None`` sees all entries, and holds
+        them for any store.
     audit_key
-        A secret with which all rows get digests that nobody else can make; ``None`` for that of the
-        environment variable ``RAGSHIELD_AUDIT_KEY``, if there is one. All that use the database
-        need the same.
+        A secret that keys the digests of all rows, so that nobody else can compute them; ``None``
+        for that of the environment variable ``RAGSHIELD_AUDIT_KEY``, if set. All users of the
+        database need the same key.
     anchor
         Called with :meth:`.AuditLog.head` after each write that adds to the log, to sign it or send
-        it where the database's writers cannot write. If it fails, that is logged: what was written
-        stays. The anchor of a part of a larger write waits until that is durable.
+        it where the database's writers cannot write. A failure is logged, and the write stays. In
+        a larger write, the call waits until the whole is durable.
 
     Attributes
     ----------
     database
-        Its tables, for others that are written together with them.
+        The database, for other tables that are written in the same transaction.
     log
         The audit log.
     indexes
-        Which index brought a held entry.
+        Notes of the indexes that submitted held entries.
 
     Raises
     ------
     QuarantineError
-        If the URL can never work: it is none, nothing is installed for such a database, or the
-        folder of an SQLite file does not exist; or if the namespace cannot be kept. Later, of every
-        method: if the database cannot be used; ``__cause__`` is the driver's own error. Neither
-        quotes texts or metadata.
+        If the URL can never work: it is malformed, its driver is not installed, or the folder of an
+        SQLite file does not exist; or if the namespace is invalid. Later, every method raises it if
+        the database cannot be used; ``__cause__`` is the driver's own error. Neither quotes texts
+        or metadata.
 
     Examples
     --------
@@ -125,7 +124,7 @@ class Quarantine:
         self.indexes = Indexes(self.log)
 
     def __repr__(self) -> str:
-        # A password in the URL stays out of logs.
+        # Keep a password in the URL out of logs.
         url = make_url(self.database.url).render_as_string(hide_password=True)
         store = f", store={self.store!r}" if self.store else ""
         return f"Quarantine({url!r}, namespace={self.namespace!r}{store})"
@@ -136,8 +135,8 @@ class Quarantine:
         Parameters
         ----------
         name
-            The same in every process that uses the store. ``""`` is shared by all stores that
-            have none.
+            The store's name, the same in every process that uses it. All stores without a name
+            share ``""``.
 
         Examples
         --------
@@ -154,7 +153,7 @@ class Quarantine:
         return view
 
     def exists(self) -> bool:
-        """Return whether there is a database yet; asking must not make one."""
+        """Return whether the database exists, without creating it."""
         return self.database.exists()
 
     def close(self) -> None:
@@ -170,26 +169,26 @@ class Quarantine:
         *,
         by: str = "ragshield",
     ) -> dict[str, str]:
-        """Keep entries, durably when this returns; all of them or, with an exception, none.
+        """Hold entries, durably when this returns; all of them or, on an exception, none.
 
-        Holding the same revision again changes nothing but the findings, so a retry is safe. An
-        older revision held under the same id is marked superseded. A revision that a reviewer has
-        released or confirmed stays so, unless a person holds it. What was released in one context
-        stays so in another, unless something was found there.
+        Holding the same revision again changes only the findings, so a retry is safe. An older
+        revision held under the same id is marked superseded. A revision that a reviewer has
+        released or confirmed stays so, unless a person holds it. An entry released in one context
+        stays released in another, unless detectors find evidence there.
 
         Parameters
         ----------
         batch
-            What to hold.
+            Entries to hold.
         decisions
-            Why, one per entry; ``None`` where a person holds them by hand.
+            Reasons, one per entry; ``None`` if a person holds them by hand.
         by
-            Who holds them.
+            The actor, for the log.
 
         Returns
         -------
         dict[str, str]
-            The entries that stay released, each with a remark by whom.
+            The entries that stay released, each with a remark that names the reviewer.
 
         Raises
         ------
@@ -240,15 +239,15 @@ class Quarantine:
         Parameters
         ----------
         batch
-            As the store has them.
+            The stored revisions.
         status
-            ``READMITTED``: they stay in the store, while copies are held under other ids. Who
-            confirms a copy as poisoned condemns its text under any id, but not under these.
+            ``READMITTED``: they stay in the store, while copies are held under other ids. If a copy
+            is confirmed as poisoned, its text is refused under any id except these.
             ``REPLACED``: texts of another lineage take their place; :meth:`release` restores them.
         notes
-            By what they are replaced, one per entry.
+            Descriptions of their replacements, one per entry.
         by
-            Who found or replaces them.
+            The actor, for the log.
 
         Raises
         ------
@@ -278,19 +277,19 @@ class Quarantine:
     def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
         """Record that superseded or replaced revisions were admitted, and are in the store.
 
-        Otherwise readers of the quarantine would take them for held, and hide them.
+        Otherwise readers of the quarantine would treat them as held, and hide them.
 
         Parameters
         ----------
         batch
-            Entries that were written; those that are neither here are ignored.
+            Entries that were written; those neither superseded nor replaced are ignored.
         by
-            Who wrote them.
+            The writer, for the log.
 
         Returns
         -------
         tuple[str, ...]
-            The ids that are readmitted now.
+            The readmitted ids.
         """
         prints = dict(zip(batch.ids, batch.fingerprints(), strict=True))
 
@@ -313,14 +312,14 @@ class Quarantine:
     ) -> tuple[str, ...]:
         """Mark held revisions superseded: a later version of their document takes their place.
 
-        They stay here, hidden, and no longer need a decision.
+        They stay in quarantine, hidden, and no longer need a decision.
 
         Parameters
         ----------
         ids
-            Of entries; those that are not held are ignored.
+            Ids of entries; those that are not held are ignored.
         by, note
-            Who brought the later version, and why.
+            The writer of the later version, and the reason.
 
         Returns
         -------
@@ -349,23 +348,23 @@ class Quarantine:
         note: str | None = None,
         of: Status = Status.HELD,
     ) -> tuple[HeldEntry, ...]:
-        """Judge entries good; the same revisions are admitted from then on, whatever is found.
+        """Judge entries good; the same revisions are admitted from then on, despite any findings.
 
         Guarded stores have a method of the same name, which also puts them back.
 
         Parameters
         ----------
         ids
-            Held entries.
+            Ids of held entries.
         by, note
-            Who decided, and why.
+            The reviewer and the reason.
         of
-            ``REPLACED`` restores what texts of another lineage have replaced.
+            ``REPLACED`` restores entries that texts of another lineage have replaced.
 
         Raises
         ------
         QuarantineError
-            If one of the ids does not have that status, or is of two stores; nothing is released
+            If one of the ids does not have that status, or is of two stores; no entry is released
             then.
         """
         return self._judge(ids, Status.RELEASED, by, note, of)
@@ -378,30 +377,30 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If one of the ids is not held, or for two stores; nothing is confirmed then.
+            If one of the ids is not held, or held for two stores; no entry is confirmed then.
         """
         return self._judge(ids, Status.CONFIRMED, by, note, Status.HELD)
 
     def reopen(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> tuple[HeldEntry, ...]:
-        """Take a decision back: what was released or confirmed is held again, with its findings.
+        """Undo decisions: hold released or confirmed entries again, with their findings.
 
-        Entries that were released into a store are hidden from all who read it through a guard; the
-        guarded store's ``recall`` takes them out.
+        Entries that were released into a store are hidden from all guarded reads of it; the guarded
+        store's ``recall`` takes them out.
 
         Parameters
         ----------
         ids
-            Of entries whose latest decision is one of the two.
+            Ids of entries whose latest decision is a release or a confirmation.
         by, note
-            Who decided, and why.
+            The reviewer and the reason.
 
         Raises
         ------
         QuarantineError
-            If one of the ids was not decided, or has another revision that is held; nothing is
-            taken back then.
+            If one of the ids was not decided, or has another revision that is held; no decision is
+            undone then.
         """
 
         def work(session: Session, changes: Changes) -> tuple[HeldEntry, ...]:
@@ -438,16 +437,16 @@ class Quarantine:
         evidence: bool = True,
         held_only: bool = False,
     ) -> int:
-        """Delete every revision of entries for good; only the log remembers that they were here.
+        """Delete every revision of entries for good; only the log still mentions them.
 
         Parameters
         ----------
         ids
-            Any; those that are not here are ignored, so that a deletion can be repeated.
+            Any ids; missing ones are ignored, so that a deletion can be repeated.
         by, note
-            Who decided, and why.
+            The reviewer and the reason.
         evidence
-            Whether to delete confirmed revisions, which are evidence, too.
+            Whether to delete confirmed revisions, too, which are evidence.
         held_only
             Whether to delete only held revisions and those that a held one superseded.
 
@@ -459,7 +458,7 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If an id is of entries of two stores; nothing is deleted then.
+            If an id has entries of two stores; no entry is deleted then.
         """
         going = set(Status)
         if held_only:
@@ -492,18 +491,18 @@ class Quarantine:
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[HeldEntry, ...]:
-        """Return entries in the order in which they came.
+        """Return entries in order of arrival.
 
         An entry whose row is damaged is left out, and a warning in the log names it.
 
         Parameters
         ----------
         status
-            Only those; ``None`` for all.
+            Only entries of this status; ``None`` for all.
         ids
-            Only of these entries.
+            Only entries with these ids.
         documents
-            Only parts of these, as metadata says which (see :func:`.document_of`).
+            Only parts of these documents, according to metadata (see :func:`.document_of`).
         narrowing
             Only entries that match it; not together with ids or documents.
         limit, offset
@@ -512,7 +511,7 @@ class Quarantine:
         Raises
         ------
         ValueError
-            If entries are both narrowed and named.
+            If narrowing is combined with ids or documents.
         """
         wanted = None if status is None else Status(status)
         query = select(HeldRow).order_by(HeldRow.number)
@@ -520,11 +519,11 @@ class Quarantine:
             query = query.where(*self._conditions(wanted, narrowing))
             pages = [query.limit(limit).offset(offset)]
         elif narrowing is None:
-            # First which rows: texts are read of those that are asked for.
+            # Find the rows first, then read only the texts requested.
             some = self.prints(ids=ids, documents=documents)
             numbers = [one.number for one in some if wanted in (None, one.status)][offset:]
             query = query.where(checked(HeldRow.namespace) == self.namespace)
-            if wanted is not None:  # by now, as it was a moment ago
+            if wanted is not None:  # the status may have changed since
                 query = query.where(checked(HeldRow.status) == wanted)
             pages = [query.where(HeldRow.number.in_(part)) for part in chunks(numbers[:limit])]
         else:
@@ -556,26 +555,26 @@ class Quarantine:
         documents: Sequence[str] | None = None,
         metadata: bool = False,
     ) -> tuple[Print, ...]:
-        """Return revisions and their statuses, without texts and vectors, in the order they came.
+        """Return revisions and their statuses, without texts and vectors, in order of arrival.
 
-        Much quicker than :meth:`list`.
+        Much faster than :meth:`list`.
 
         Parameters
         ----------
         ids
-            Only of these entries.
+            Only entries with these ids.
         documents
-            Only parts of these, as metadata says which (see :func:`.document_of`).
+            Only parts of these documents, according to metadata (see :func:`.document_of`).
         metadata
-            Whether to read that as well.
+            Whether to read metadata as well.
         """
-        # Asked at every write and every screening: without a session, which costs more. Statuses
-        # are compared by the caller, as in revisions().
+        # Called at every write and every screening: without a session, which costs more. Callers
+        # compare statuses, as in revisions().
         columns = [HeldRow.number, HeldRow.entry_id, HeldRow.fingerprint, HeldRow.status]
         if metadata:
             columns.append(HeldRow.entry_metadata)
         query = select(*columns).where(*seen_by(self))
-        parts = [query]  # for as many at a time as one statement takes
+        parts = [query]  # one statement takes a limited number of ids
         if documents is not None:
             keys = [document_key(name) for name in documents]
             parts = [query.where(HeldRow.document.in_(some)) for some in chunks(keys)]
@@ -590,12 +589,12 @@ class Quarantine:
         )
 
     def show(self, entry_id: str, status: Status | str | None = None) -> HeldEntry:
-        """Return the revision held under an id; without one the latest, whatever its status.
+        """Return the revision held under an id, or else the latest of any status.
 
         Parameters
         ----------
         entry_id
-            Of an entry.
+            Id of an entry.
         status
             Only the latest revision of that status.
 
@@ -616,8 +615,8 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If there is none of an id, it is of two stores, or its row is not as the log says that
-            it was written: it was changed past ragshield, by SQL say.
+            If an id has no entry or entries of two stores, or a row contradicts the log: it was
+            changed outside ragshield, for example by SQL.
         """
         with self.database.read() as session:
             named = list(dict.fromkeys(ids))
@@ -629,27 +628,27 @@ class Quarantine:
             return tuple(map(to_held, rows))
 
     def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> tuple[str, ...]:
-        """Return the texts of some revisions under an id; missing ones are ignored."""
+        """Return the texts of these revisions of an id; missing ones are ignored."""
         with self.database.read() as session:
             rows = revisions(session, self, [entry_id]).get(entry_id, ())
             return tuple(decoded(row.text) for row in rows if row.fingerprint in fingerprints)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
-        """Return which of the ids are held."""
+        """Return the ids that are held."""
         return {one.id for one in self.prints(ids=ids) if one.status is Status.HELD}
 
     def released_among(
         self, batch: Batch, decisions: Sequence[Decision] | None = None
     ) -> dict[str, str]:
-        """Return the entries whose very revision was released, each with a remark by whom.
+        """Return the released entries of a batch, each with a remark that names the reviewer.
 
         Parameters
         ----------
         batch
             Entries.
         decisions
-            New ones, one per entry: what was released in one context counts in another as well,
-            unless something was found there. ``None`` for the very revisions.
+            New decisions, one per entry: a release in one context counts in another as well, unless
+            detectors find evidence there. ``None``: only the same revisions count.
         """
         with self.database.read() as session:
             found = revisions(session, self, batch.ids, Status.RELEASED)
@@ -666,7 +665,7 @@ class Quarantine:
             for row in found.get(entry.id, ()):
                 exact = row.fingerprint == entry.fingerprint
                 if row.number not in vouched:
-                    # Whoever may write to the database could let in anything.
+                    # Any writer of the database could have forged the release.
                     logger.error("%s, and does not count as released", tampered(row))
                 elif exact or _covers(row, claims, because.get(entry.id)):
                     released[entry.id] = _released(row)
@@ -681,15 +680,15 @@ class Quarantine:
             return [*dict.fromkeys(connection.scalars(query))]
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
-        """Return the entries that a reviewer confirmed as poisoned, each with a remark by whom.
+        """Return the entries confirmed as poisoned, each with a remark that names the reviewer.
 
-        The same text with the same label and lineage counts under any id, and where the text was
-        confirmed by itself, in any context; but not where it stood in the store before.
+        The same text with the same label and lineage counts under any id and, if the text was
+        confirmed by itself, in any context; but not under an id where it was stored before.
         """
         if not self.exists():
             return {}
         confirmed = (HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        # Asked at every write, and nearly always in vain: without a session, which costs more.
+        # Called at every write, and nearly always empty: without a session, which costs more.
         with self.database.connection() as connection:
             if connection.scalar(select(HeldRow.number).where(*confirmed).limit(1)) is None:
                 return {}
@@ -711,16 +710,16 @@ class Quarantine:
             }
             for entry_id, rows in revisions(session, self, [*condemned]).items():
                 let_in = {r.fingerprint for r in rows if r.status in LET_IN}
-                if not let_in.isdisjoint(prints[entry_id]):  # it stood there before its copy
+                if not let_in.isdisjoint(prints[entry_id]):  # stored there before its copy
                     del condemned[entry_id]
         return condemned
 
-    # Inside
+    # Private
 
     def _judge(
         self, ids: Sequence[str], status: Status, by: str, note: str | None, of: Status
     ) -> tuple[HeldEntry, ...]:
-        """Release or confirm entries of a status."""
+        """Release or confirm entries of this status."""
         action = "release" if status is Status.RELEASED else "confirm"
         if of is Status.REPLACED:
             action = "restore"
@@ -737,7 +736,7 @@ class Quarantine:
             for some in found.values():
                 check_one_store(self, some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
-            if status is Status.RELEASED:  # what is put back must be what was held
+            if status is Status.RELEASED:  # the released text must be the held one
                 verify_some(session, self.log.digests, rows)
             held = tuple(to_held(row) for row in rows)
             for row in rows:
@@ -749,14 +748,14 @@ class Quarantine:
     def _conditions(
         self, status: Status | None, narrowing: Narrowing | None
     ) -> Sequence[ColumnElement[bool]]:
-        """Return conditions on rows that are seen here, have a status, and match a filter."""
+        """Return conditions on visible rows with this status that match a filter."""
         conditions = [*seen_by(self), *(narrowing.where(self.namespace) if narrowing else ())]
         return conditions if status is None else [*conditions, HeldRow.status == status]
 
     def _last_of(
         self, rows: Sequence[HeldRow], entry_id: str, status: Status | str | None = None
     ) -> HeldRow:
-        """Return the latest of the revisions under an id, of a status or of any."""
+        """Return the latest of an id's revisions, of one status or of any."""
         wanted = None if status is None else Status(status)
         rows = [row for row in rows if wanted in (None, row.status)]
         if not rows:
@@ -774,7 +773,7 @@ class Quarantine:
 
 
 def _checked_name(name: object) -> str:
-    """Return the name of a store, fit for any database."""
+    """Return a store's name in a form valid in any database."""
     if not isinstance(name, str) or name == ANY_STORE:
         msg = (
             f"a store's name is {name if name == ANY_STORE else type(name).__name__!r}, expected a "
@@ -791,18 +790,18 @@ def _held_again(
     decision: Decision | None,
     vouched: Collection[int],
 ) -> HeldRow | None:
-    """Hold a revision; return the released one before it that keeps it released, if any.
+    """Hold a revision; return an earlier release that covers it instead, if any.
 
     Parameters
     ----------
     changes
-        To which the change is added.
+        Collects the change.
     row
         Columns of the revision.
     before
-        Revisions that are kept under its id.
+        Revisions in quarantine under its id.
     decision
-        Why; ``None`` where a person holds it.
+        The reason; ``None`` if a person holds it.
     vouched
         Numbers of the released revisions that the log vouches for.
     """
@@ -835,11 +834,11 @@ def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) 
     Parameters
     ----------
     row
-        A revision that is kept.
+        A revision in quarantine.
     claims
         Fingerprint, text, label and lineage of the new one.
     decision
-        What detectors say of it; ``None`` where a person acts.
+        The detectors' decision on it; ``None`` if a person acts.
     """
     if row.status != Status.RELEASED or decision is None:
         return False
