@@ -50,7 +50,7 @@ FEWEST_PATHS, LONG_PATH = 10, 0.25
 # Fields of nodes that hold an image.
 IMAGES = ("image", "image_path", "image_url", "image_resource")
 
-# Types of metadata that stores keep as they are.
+# Types of metadata that stores keep unchanged.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 
 NUMBERS = frozenset({float, int})
@@ -379,7 +379,7 @@ def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
 
 
 def without_path(node: BaseNode) -> BaseNode:
-    """Return a node whose path is not embedded: a copy, unless it is so already."""
+    """Return a node whose path is not embedded; a changed node is a copy."""
     if not _embeds_path(node):
         return node
     copy = node.model_copy()

@@ -331,7 +331,7 @@ class Grouping:
                 if not self._digests.match(MemberRow, row):
                     raise _TornError
                 anew = {**row, **values, **of_each.get(row["number"], {})}
-                if anew == row:  # a confirmed entry that is held again tells its case as before
+                if anew == row:  # unchanged, as for a confirmed entry that is held again
                     continue
                 made = self._digests.of(MemberRow, anew)
                 rows.append(anew | {"of": row["number"], "digest": made})
