@@ -32,13 +32,13 @@ from ragshield_core.tools.audit.report import ScanReport
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# Attacks of each form at the most. Eight tell a share of forty texts to within about .15.
+# Most attacks of each form. Eight measure a share of forty texts to within about .15.
 MOST = 8
 # Texts of one attack of each form.
 TEXTS = 10
-# More planted texts than such a share would change what is usual.
+# A larger share of planted texts would change the usual values of the knowledge base.
 SHARE = 0.03
-# The vectors of more entries are not copied.
+# Larger knowledge bases are not measured, since their vectors would be copied.
 LARGEST = 100_000
 
 
@@ -58,28 +58,28 @@ def scan(
     Parameters
     ----------
     batch
-        The knowledge base; some of it may be poisoned. One that no memory holds is given as
-        :class:`~ragshield_core.tools.audit.Parts`: its groups are looked for by partitions.
+        The knowledge base; some of it may be poisoned. Pass one that does not fit in memory as
+        :class:`~ragshield_core.tools.audit.Parts`: its groups are then searched by partitions.
     detectors
-        Are fitted anew, so pass none that guard something. Those whose needs are not met are
-        skipped and named.
+        They are fitted anew, so pass none that a guard uses. Detectors whose needs are not met
+        are skipped, and the report names them.
     fpr
-        Accepted share of clean entries among the findings, of all detectors together; without
-        ``clean_ids`` each gets an equal part.
+        Accepted share of clean entries among the findings, for all detectors together; without
+        ``clean_ids`` each detector gets an equal part.
     clean_ids
-        Entries of the batch that are known to be clean, drawn like the others: thresholds come from
-        their scores, and they are no findings themselves. Without them thresholds are estimates.
+        Entries of the batch that are known to be clean, drawn like the others. Thresholds come from
+        their scores, and they are never findings. Without them, thresholds are estimates.
     seed
-        Of random choices.
+        Seed of random choices.
     progress
-        Told before each detector, and when all are done.
+        Called before each detector, and once at the end.
     engine
-        Who runs the tasks of an audit by partitions: ``"ray"``, ``"local"`` (the default: one after
-        the other, in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
+        Engine of an audit by partitions: ``"ray"``, ``"local"`` (the default: one task after the
+        other, in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
     embed
-        The embedding model of the knowledge base: from a list of texts to a vector each. With it
-        the audit says how much of an attack it would find here: made-up attacks are audited in the
-        midst of the entries, which takes as long again as the audit. ``None`` leaves that out.
+        The embedding model of the knowledge base: from a list of texts to a vector each. With it,
+        the audit also measures how much of an attack it would find here: it plants synthetic
+        attacks among the entries and audits again, which doubles the time. ``None`` skips this.
 
     Returns
     -------
@@ -89,18 +89,18 @@ def scan(
     Raises
     ------
     TypeError
-        If a class, or anything else, is given in place of a detector, or an engine together with
-        entries that are in memory.
+        If an argument in ``detectors`` is a class or no detector at all, or an engine is given
+        for entries in memory.
     InvalidBatchError
         If one of ``clean_ids`` is not in the batch.
     CalibrationError
-        If the trusted entries are too few for the rate; names how many would do.
+        If the trusted entries are too few for the rate; names the number needed.
 
     Notes
     -----
     With ``clean_ids`` the rate is that of split-conformal p-values: it holds in expectation if
-    trusted and other clean entries are exchangeable, poison among the others or not, since all are
-    scored in the presence of the same entries.
+    trusted and other clean entries are exchangeable, with or without poison among the others,
+    since all are scored in the presence of the same entries.
 
     Examples
     --------
@@ -183,10 +183,10 @@ def _judges(
     tell: Progress,
     timings: dict[str, float],
 ) -> tuple[list[Judge], list[Skipped], list[str]]:
-    """Let each detector audit; return those with opinions, those without, and those that crashed.
+    """Run each detector's audit; return the judges, the skipped detectors and those that crashed.
 
-    A crash costs the findings of that detector, not those of the others. ``timings`` gets the
-    seconds of each, which go on when it explains.
+    A crash loses the findings of that detector only. ``timings`` gets the seconds of each detector,
+    including the time for explanations.
     """
     judges, skipped, failed = [], [], []
 
@@ -241,9 +241,9 @@ def _power_of(
 ) -> dict[str, float]:
     """Return the share of planted texts that an audit finds, by the form of the attack.
 
-    ``found_in`` returns which entries an audit of the knowledge base finds by the thresholds that
-    it has, with the planted ones at its end. Empty where there are too few or too many entries, or
-    no texts that an attack can be made of.
+    ``found_in`` returns which entries an audit finds at the existing thresholds; the planted texts
+    are the last entries. The result is empty if there are too few or too many entries, or no texts
+    to build an attack from.
     """
     n_each = min(MOST, int(SHARE * len(batch) / TEXTS))
     if not n_each or len(batch) > LARGEST or not batch.dim:

@@ -17,9 +17,9 @@ from ragshield_core.tools.case_report import SHOWN_TEXTS, ShownCase, ShownText, 
 ORDERED = list(map(str, Severity))
 # Characters of a text that a case shows.
 QUOTED = 160
-# Tag characters, which no screen shows, as the letters that they stand for.
+# Tag characters, which are invisible, and the letters that they stand for.
 TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-# What a case is, by the detector whose finding is the rarest: for one entry, and for several.
+# Titles of cases, by the detector with the rarest finding: for one entry, and for several.
 TITLES = {
     GROUP: (
         "An entry agrees with others more closely than is usual here",
@@ -42,7 +42,7 @@ TITLES = {
     "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
 }
 OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
-# Advice on a case, by the detector that says what it is.
+# Advice on a case, by its main detector.
 ADVICE = {
     GROUP: (
         "Check what they agree on against a source that you trust. If it is wrong, delete all of "
@@ -74,9 +74,9 @@ def cases_of(
 ) -> tuple[ShownCase, ...]:
     """Return the findings of an audit as cases, worst first.
 
-    Entries are in one case if the evidence of one names the other and the same detector, or the
-    one that finds groups, has found both. What is no finding is in no case. ``found`` has decisions
-    against entries by row, worst first, ``strongest`` the most convincing finding of each.
+    Two entries are in one case if a finding on one names the other, and its detector found both or
+    is the group detector. Only found entries are in cases. ``found`` has the decisions against
+    entries by row, worst first; ``strongest`` has the most convincing finding of each.
     """
     cases = [_case(batch, rows, found, strongest) for rows in _tied(batch, found)]
     return tuple(sorted(cases, key=lambda case: ORDERED.index(case.severity)))
@@ -118,7 +118,7 @@ def _case(
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places, effect = None, ""
-    if rows[1:] and batch.dim:  # how many of the first places on their topic are theirs
+    if rows[1:] and batch.dim:  # count the case's entries among those nearest to its topic
         topic = batch.embeddings[list(rows)].mean(axis=0)
         nearest = np.argsort(-(batch.embeddings @ topic), kind="stable")[:TOP]
         places = int(np.isin(nearest, rows).sum())
@@ -144,23 +144,23 @@ def _case(
 
 
 def advice_on(detector: str | None) -> str:
-    """Return what a person does about a case, by the detector that convicts most of all."""
+    """Return the advice on a case, by its main detector."""
     return ADVICE.get(detector or "", OTHER_ADVICE)
 
 
 def convicting(strongest: str, detectors: Sequence[str], n: int) -> str:
-    """Return the detector that says what a case of n entries is: of several, the one of groups."""
+    """Return a case's main detector: the group detector, if it took part and n is above 1."""
     return GROUP if n > 1 and GROUP in detectors else strongest
 
 
 def title_of(detector: str, n: int) -> str:
-    """Return what a case is, by the detector that convicts most of all, and its entries."""
+    """Return the title of a case, by its main detector and its number of entries."""
     one, several = TITLES.get(detector, OTHER)
     return (several if n > 1 else one).format(n=n, detector=detector)
 
 
 def quote_of(text: str, finding: Finding | None) -> str:
-    """Return the part of a text that convicts, or how it begins where none does."""
+    """Return the part of a text that a finding marks, or else the beginning of the text."""
     start, end = (finding and finding.span) or (0, 0)
     quoted = text[start:end] if end > start else text
     return " ".join(quoted.translate(TAGS).split())[:QUOTED]

@@ -43,8 +43,8 @@ from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
 from ragshield_core.tools.rules import Rules
 
-# A package that brings a model names here a function without parameters, which returns a function
-# from a list of texts to one vector each.
+# A package with a model registers a function here. It takes no parameters and returns the model:
+# a function from a list of texts to one vector each.
 ENTRY_POINT_GROUP = "ragshield.embedders"
 BY = "ragshield scan"
 
@@ -58,7 +58,7 @@ COLUMN = "Its name, if not a usual one."
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
-    """The options that say where an entry stands in a row, and the seed."""
+    """Options for the files and columns of a source, and the seed."""
 
     include: Annotated[
         list[str] | None,
@@ -83,14 +83,14 @@ class ColumnOptions:
         return Columns(**{role: getattr(self, f"{role}_column") for role in USUAL})
 
     def source(self, data: Path, *, metadata: bool = False) -> Source:
-        """Return what reads a file or folder, without the files that are not wanted."""
+        """Return the source for a file or folder, without excluded files."""
         include, exclude = self.include or (), self.exclude or ()
         return open_source(data, self.columns, metadata=metadata, include=include, exclude=exclude)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions(ColumnOptions):
-    """The same, and how a knowledge base is read into memory."""
+    """The same, and options for reading a knowledge base into memory."""
 
     embedder: Annotated[
         str, typer.Option(help="Model for entries that have no vector, and for attacks.")
@@ -106,18 +106,18 @@ class ReadingOptions(ColumnOptions):
     def knowledge_base(
         self, data: Path, tell: Progress, *, metadata: bool = False
     ) -> KnowledgeBase:
-        """Return a knowledge base in memory, with metadata if it is asked for."""
+        """Load a knowledge base into memory, with metadata on request."""
         source, folder = self.source(data, metadata=metadata), self.folder(data)
         return load(source, embedder=lambda: cached_embedder(self.embedder, folder), progress=tell)
 
     def folder(self, data: Path) -> Path:
-        """Return the work folder: here, not beside the data, which may not be ours to write."""
+        """Return the work folder: in the current folder, as the data's own may be read-only."""
         return self.work_dir or Path(f"{data.name}.ragshield")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustOptions:
-    """The options that say which entries are known to be clean, and what is known already."""
+    """Options for trusted entries, and for the baseline."""
 
     clean: Annotated[
         Path | None,
@@ -136,7 +136,7 @@ class TrustOptions:
     ] = None
 
     def ids(self, batch: Batch | None) -> list[str] | None:
-        """Return the trusted ids; ``None`` where nothing is said of any."""
+        """Return the trusted ids; ``None`` if no option names any."""
         if self.clean is None and not self.trust:
             return None
         found = [] if self.clean is None else read_ids(self.clean)
@@ -213,7 +213,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         known = None if trust.baseline is None else read_baseline(trust.baseline)
         store = tenant.quarantine() if quarantine else None
         if store is not None:
-            store.count()  # an hour later would be too late to find it unreachable
+            store.count()  # fails now, not an hour later, if it is unreachable
         knowledge = None
         with progress_bar(quiet=reports.quiet) as tell:
             if runner is None:
@@ -250,9 +250,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         names = ("seed", "engine", "embedder", "include", "exclude")
         settings = {name: options[name] for name in names}
 
-        def as_json() -> str:  # with the hashes of what was audited, which take a while
-            of_what = provenance_of(data, reading.columns, settings, knowledge)
-            return replace(report, provenance=of_what).to_json()
+        def as_json() -> str:  # with the hashes of entries and files, which take a while
+            provenance = provenance_of(data, reading.columns, settings, knowledge)
+            return replace(report, provenance=provenance).to_json()
 
         about = (report, data.as_posix())
         now = dt.datetime.now(dt.UTC)
@@ -289,16 +289,16 @@ def _show(report: ScanReport, limit: int) -> None:
 
 
 def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
-    """Put findings into quarantine; what people released before, or rules excuse, is none."""
+    """Put findings into quarantine, except entries that people released or rules excuse."""
     batch = knowledge.batch.take(report.found_rows)
-    confirmed = store.confirmed_among(batch)  # which no rule excuses, as in a guard
+    confirmed = store.confirmed_among(batch)  # no rule excuses these, as in a guard
     before = {at: one for at, one in enumerate(report.found) if one.entry_id not in confirmed}
     after = Rules(store).excuse(batch, before, Policy())
     excused = {}
     for at, decision in before.items():
         if after[at] is not decision:
             left = after[at].findings
-            # What is admitted keeps its findings, as what people have released does.
+            # Admitted entries keep their findings, like entries that people have released.
             excused[report.found_rows[at]] = replace(
                 after[at],
                 findings=left or decision.findings,
@@ -359,7 +359,7 @@ def fit_command(
 
 
 def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
-    """Return the model that a package brings under that name."""
+    """Return the embedding model that a package registers under a name."""
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in points:
         msg = (
@@ -380,7 +380,7 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
 
 
 def check_fpr(fpr: float) -> None:
-    """Refuse a rate that is none."""
+    """Refuse a rate outside (0, 1)."""
     if not 0.0 < fpr < 1.0:
         msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
         raise SourceError(msg)
@@ -388,7 +388,7 @@ def check_fpr(fpr: float) -> None:
 
 @contextmanager
 def no_crash_looks_like_a_finding() -> Iterator[None]:
-    """Python's own exit code for a crash is that for findings."""
+    """Exit with the code for errors on a crash: Python's own would mean findings."""
     try:
         yield
     except RAGShieldError as error:
@@ -408,9 +408,9 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
-    """Lend what shows progress on standard error, with the time that is left; a line per step.
+    """Yield a function that shows progress on standard error: a line per step, with the time left.
 
-    The name of a step may say more behind a colon.
+    Text behind a colon in a step's name is a detail: it starts no new line.
     """
     tasks: dict[str, rich.progress.TaskID] = {}
     with rich.progress.Progress(

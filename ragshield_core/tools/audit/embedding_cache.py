@@ -1,4 +1,4 @@
-"""Vectors of texts in a folder, so that an interrupted run does not embed them again."""
+"""A cache of text vectors in a folder, so that an interrupted run does not embed texts again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.model.errors import InvalidBatchError, SourceError
 
-# About a second of work with a small model on one core: what an interruption can cost.
+# About a second of work with a small model on one core, the most that an interruption loses.
 CHUNK_TEXTS = 64
 
-# Texts among which those of like length are looked for: of all of a large knowledge base the long
-# ones would come last, and who waits would see it get slower and slower.
+# Texts are sorted by length in windows of this size: in a large knowledge base sorted as a whole,
+# the long texts would come last, and progress would become slower and slower.
 WINDOW = 1_024
 
 FILE = "embeddings.sqlite"
@@ -31,8 +31,8 @@ TABLE = (
 def by_length(texts: Sequence[str]) -> NDArray[np.intp]:
     """Return an order of rows in which texts of like length follow each other.
 
-    The shortest text of each :data:`WINDOW` is first. What is embedded together is padded to the
-    longest text: of 640 passages of an encyclopaedia, all-MiniLM-L6-v2 took a third less time so.
+    The shortest text of each :data:`WINDOW` is first. Texts embedded together are padded to the
+    longest: for 640 encyclopaedia passages, this order took all-MiniLM-L6-v2 a third less time.
 
     >>> by_length(["of ferries", "tide", "jetty"]).tolist()
     [1, 2, 0]
@@ -42,11 +42,11 @@ def by_length(texts: Sequence[str]) -> NDArray[np.intp]:
 
 
 class CachedEmbedder:
-    """Embed texts in chunks, and keep the vectors in a database, by digests of the texts.
+    """Embeds texts in chunks, and keeps the vectors in a database, keyed by text digests.
 
-    A text is not embedded again by the same model, whatever else has changed in the knowledge base;
-    of what is left, texts of like length are embedded together. Other names of models are other
-    vectors. The folder is made when the first texts are embedded.
+    A model embeds each text once, whatever else changes in the knowledge base; texts of similar
+    length are embedded together. Each model name has its own vectors. The folder is created when
+    the first texts are embedded.
     """
 
     def __init__(self, embed: Callable[[list[str]], ArrayLike], model: str, folder: Path) -> None:
@@ -60,7 +60,7 @@ class CachedEmbedder:
         Raises
         ------
         InvalidBatchError
-            If the model does not return one vector per text, or others than before.
+            If the model does not return one vector per text, or changes their length.
         SourceError
             If the database is damaged.
         """
@@ -98,7 +98,7 @@ class CachedEmbedder:
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         folder = self._path.parent
-        if not folder.exists():  # a hook of git may run where nobody has told git of it
+        if not folder.exists():  # a Git hook may run where Git does not ignore it yet
             folder.mkdir(parents=True, exist_ok=True)
             folder.joinpath(".gitignore").write_text("*\n", encoding="utf-8")
         try:
@@ -121,5 +121,5 @@ class CachedEmbedder:
 
 
 def _digest(text: str) -> bytes:
-    """Return bytes that name a text, so many that nobody finds another with the same."""
+    """Return the digest of a text, long enough that nobody finds a collision."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).digest()

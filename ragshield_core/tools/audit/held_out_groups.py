@@ -1,7 +1,7 @@
-"""Groups among the entries of a knowledge base, judged as if they came today.
+"""Groups among the entries of a knowledge base, judged as if they were new.
 
-Members of a group that stand in a knowledge base are each other's surroundings, and hide each
-other. A group is therefore taken out as a whole and judged like newcomers, as a guard would.
+Members of a group in a knowledge base are each other's surroundings, and so hide each other. A
+group is therefore taken out as a whole and judged like new entries, as a guard would.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.judging import EXTREME, Judge, doubtful
 
-# Nearest entries of other documents among which the rest of a group is looked for, and its size.
+# Nearest entries of other documents that may belong to a group, and the most members of one.
 NEAREST, LARGEST = 8, 6
 FEWEST = 3
-# Surroundings that a group is compared with.
+# Nearest entries outside a group that each member is compared with.
 AROUND = 5
-# Groups that are judged: the tightest ones.
+# Most groups that are judged: the tightest ones.
 MOST_GROUPS = 40
-# Entries whose neighbours are found at a time.
+# Entries per block of the neighbour search.
 BLOCK = 1_024
 # Fewer entries say too little about how tight groups are: templates look like groups.
 FEWEST_ENTRIES = 1_000
@@ -43,10 +43,10 @@ class Group(NamedTuple):
 def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
     """Return the tightest groups of a knowledge base, with the scores they would have today.
 
-    The detector is of its own for this, since it is fitted here. Scores are in its unit, a
-    surprisal: the mean of the members, and how unusual it is here that all documents of a group are
-    so small. An attacker brings a group as documents of their own, and most documents are longer
-    than one passage.
+    Pass a detector for this call alone, since it is fitted here. Scores are in its unit, a
+    surprisal: the mean of the members, plus the surprisal of documents as small as those of the
+    group. An attacker adds a group as separate documents, and most documents are longer than one
+    passage.
     """
     if not NEAREST + AROUND < len(batch) <= MOST_ENTRIES or not batch.dim:
         return []
@@ -67,7 +67,7 @@ def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
 
 
 def with_groups(judge: Judge, batch: Batch) -> Judge:
-    """Return what a detector of groups says, where members of a group no longer hide each other."""
+    """Return the judge of a group detector so that members of a group no longer hide each other."""
     detector = judge.detector
     if not isinstance(detector, GroupDetector) or Need.EMBEDDING not in detector.needs:
         return judge
@@ -76,12 +76,12 @@ def with_groups(judge: Judge, batch: Batch) -> Judge:
     if not detector.traits.exchangeable:
         return judge
     group_of: dict[int, Group] = {}
-    # The estimate of an audit is for entries in their surroundings: a group has to be far beyond.
+    # An audit's threshold is for entries in their surroundings: a group has to be far above it.
     least = detector.audit_threshold(EXTREME) if isinstance(detector, Audits) else 0.0
     scores = judge.scores.copy()
     for group in groups_in(type(detector)(**detector.config()), batch):
         for row in group.rows if group.score > least else ():
-            if not group.score <= scores[row]:  # also where it was not judged
+            if not group.score <= scores[row]:  # also true for NaN: not judged
                 group_of[row], scores[row] = group, group.score
     if not group_of:
         return judge
@@ -94,7 +94,7 @@ def with_groups(judge: Judge, batch: Batch) -> Judge:
             for row in rows.tolist()
         ]
 
-    # A group is rarely beyond doubt: its score counts among those that are usual here.
+    # A group is rarely beyond doubt: its score counts among the usual scores.
     return replace(judge, scores=scores, explain=explain, doubtful=doubtful(judge))
 
 
@@ -134,9 +134,9 @@ def _tightness(
     alike: NDArray[np.float32],
     rows: Sequence[int],
 ) -> float:
-    """Return how much nearer members are to each other than to what is around them.
+    """Return how much nearer members are to each other than to the entries around them.
 
-    The difference of cosines, times the root of the size: a large group is surer than a small one.
+    The difference of cosines, times the root of the size: a larger group is more certain.
     """
     own = vectors[rows] @ vectors[rows].T
     inside = float(own[np.triu_indices(len(rows), 1)].mean())
@@ -163,14 +163,14 @@ def _neighbors(
 
 
 def _documents(batch: Batch) -> NDArray[np.int64]:
-    """Return a number for the document of each entry; one without a name is its own."""
+    """Return a number for each entry's document; an entry without a document is its own."""
     numbers: dict[object, int] = {}
     names = (row if name is None else name for row, name in enumerate(batch.lineages))
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
 def _surprise_of_sizes(batch: Batch) -> NDArray[np.float64]:
-    """Return how rare it is to be of so small a document, as a negative logarithm, (n_entries,)."""
+    """Return the surprisal of so small a document for each entry, shape (n_entries,)."""
     documents = _documents(batch).tolist()
     of = Counter(documents)
     sizes = np.array([of[document] for document in documents])

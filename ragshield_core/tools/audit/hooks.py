@@ -1,4 +1,4 @@
-"""What an audit adds to a guarded store: ``store.scan()``."""
+"""Hook that gives guarded stores the method ``scan()``."""
 
 from __future__ import annotations
 
