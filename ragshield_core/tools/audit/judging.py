@@ -1,4 +1,4 @@
-"""From which score on an audit holds an entry for suspicious, and what it finds so."""
+"""Thresholds of an audit, and the findings above them."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from ragshield_core.model.support import Support
 from ragshield_core.screening.screening import findings_of
 from ragshield_core.tools.audit.report import ScanReport
 
-# So many findings a person looks through in any case.
+# A person reads this many findings in any case.
 FEW = 20
-# Thresholds from the knowledge base itself keep the rate in expectation: nothing comes later.
+# Thresholds from the knowledge base itself keep the rate in expectation: no entries follow.
 EXPECTED = 0.5
-# As suspicious as one clean entry in so many is poison, whatever else the knowledge base holds.
+# Scores that only this share of clean entries reach are poison, in any knowledge base.
 EXTREME = 1e-4
 MOST_POISONED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judge:
-    """A detector, and what it says of the entries of a knowledge base, which have numbers."""
+    """A detector, with its scores and reasons for the numbered entries of a knowledge base."""
 
-    detector: Detector  # who judges
+    detector: Detector
     scores: NDArray[np.float64]  # of all entries; NaN where there is no opinion
     # Returns the reasons for the scores of numbered entries
     explain: Callable[[NDArray[np.int64]], Sequence[Evidence]]
-    # Which entries are poison beyond doubt; `None` to tell it by the scores
+    # Mask of entries that are poison beyond doubt; `None` derives it from the scores
     doubtful: NDArray[np.bool_] | None = None
 
     @property
     def name(self) -> str:
-        """The detector's."""
+        """Name of the detector."""
         return self.detector.name
 
     @property
     def judged(self) -> int:
-        """About how many entries there is an opinion."""
+        """Number of entries with a score."""
         return int(np.count_nonzero(~np.isnan(self.scores)))
 
 
 def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
-    """Return the error of trusted ids that are not there."""
+    """Return the error for trusted ids that are not in the knowledge base."""
     shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
     return InvalidBatchError(
         f"{len(unknown)} of {n_wanted} trusted ids are not in the knowledge base ({shown}), "
@@ -70,25 +70,25 @@ def report_of(
     skipped: Sequence[Skipped],
     **known: Any,
 ) -> ScanReport:
-    """Return what lies above the thresholds; trusted entries are no findings.
+    """Return the report of entries above the thresholds; trusted entries are never findings.
 
     Parameters
     ----------
     judges
-        Who had opinions; without trusted entries each gets an equal part of the policy's rate.
+        Without trusted entries, each judge gets an equal part of the policy's rate.
     trusted
         Numbers of entries known to be clean, ascending; ``None`` estimates thresholds.
     ids_of
         Returns the ids of numbered entries.
     batch
-        All entries; ``None`` where no memory holds them: then the report has those that were found.
+        All entries, or ``None`` if memory cannot hold them: the report then has only found ones.
     skipped, known
-        Of the report, what is known already.
+        Detectors skipped so far, and further fields of the report.
 
     Raises
     ------
     CalibrationError
-        If the trusted entries are too few for the rate, or nobody can judge them.
+        If the trusted entries are too few for the rate, or no detector can judge them.
     """
     skipped, whole, calibration = [*skipped], _of_whole(judges, policy), None
     if trusted is not None:
@@ -99,7 +99,7 @@ def report_of(
         thresholds = {judge.name: whole[judge.name] for judge in judges}
     else:
         thresholds = _from_trusted(judges, policy, calibration)
-        # Few trusted entries of a large knowledge base know less of what is usual than all do.
+        # In a large knowledge base, all entries show the usual scores better than a few trusted.
         if policy.quarantine_at * max(len(judge.scores) for judge in judges) >= FEW:
             thresholds = {name: min(one, whole[name]) for name, one in thresholds.items()}
     for judge in judges:
@@ -167,9 +167,8 @@ def limits_of(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the score above which each entry is a finding, by judge, shape (n_entries,).
 
-    ``thresholds`` are those of each by itself; what several say of one entry counts together.
-    Without a calibration, scores of all entries but poison beyond doubt stand for those of clean
-    ones.
+    ``thresholds`` apply to each judge alone; the scores of several judges for an entry support each
+    other. Without a calibration, all entries except poison beyond doubt stand for the clean ones.
     """
     alone = {one.name: np.full(len(one.scores), thresholds[one.name]) for one in judges}
     comparable = [one for one in judges if one.detector.traits.exchangeable and one.judged]
@@ -186,7 +185,7 @@ def limits_of(
 def _calibration(
     judges: Sequence[Judge], rows: NDArray[Any], n_doubtful: int = 0
 ) -> JointCalibration:
-    """Return the scores of some entries, which stand for all clean ones."""
+    """Return a calibration on some entries, which stand for all clean ones."""
     return JointCalibration(
         {judge.name: judge.scores[rows] for judge in judges},
         {judge.name: judge.detector.traits.floor for judge in judges},
@@ -195,7 +194,7 @@ def _calibration(
 
 
 def _of_rule(judge: Judge, part: float) -> float:
-    """Return the detector's own threshold, an estimate for part of the rate where it has one."""
+    """Return the detector's estimated threshold for part of the rate, or else its default."""
     if isinstance(judge.detector, Audits):
         return judge.detector.audit_threshold(part)
     return judge.detector.default_threshold
@@ -204,14 +203,14 @@ def _of_rule(judge: Judge, part: float) -> float:
 def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     """Return thresholds from the knowledge base itself, some of which may be poisoned.
 
-    Each detector's own estimate is for an equal part of the rate. Where they find more entries
-    together than the rate allows, some kind of page is usual here and looks suspicious elsewhere:
-    thresholds rise until the rate is kept, by the scores of all but what is poison beyond doubt.
+    Each detector's own estimate is for an equal part of the rate. If together they find more
+    entries than the rate allows, some kind of page is usual here but suspicious elsewhere:
+    thresholds then rise until all entries except poison beyond doubt keep the rate.
     """
     part = policy.quarantine_at / max(1, len(judges))
     own = {judge.name: _of_rule(judge, part) for judge in judges}
     thresholds = _above(policy, own, None)
-    # Labels are another matter: how many of them are wrong says nothing about what entries say.
+    # Without detectors of labels: the number of wrong labels says nothing about the texts.
     of_texts = [one for one in judges if Need.LABEL not in one.detector.needs]
     comparable = [judge for judge in of_texts if judge.detector.traits.exchangeable]
     found = sum((judge.scores > thresholds[judge.name] for judge in of_texts), np.zeros(1)) > 0
@@ -224,27 +223,27 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     except CalibrationError:  # too few entries to tell a rate
         return thresholds
     for name, least in risen.items():
-        # Nothing comes later: the entries at the threshold are themselves findings.
+        # No entries follow: those at the threshold are themselves findings.
         thresholds[name] = max(thresholds[name], least - 2 * TIE)
     return thresholds
 
 
 def doubtful(judge: Judge) -> NDArray[np.bool_]:
-    """Return which entries have scores of poison."""
+    """Return a mask of the entries that are poison beyond doubt."""
     if judge.doubtful is not None:
         return judge.doubtful
     least = judge.detector.traits.beyond_doubt
     if _has_estimate(judge) and isinstance(judge.detector, Audits):
         least = judge.detector.audit_threshold(EXTREME)
     found = judge.scores > least
-    # More than that is what the knowledge base is about.
+    # A larger share is the topic of the knowledge base.
     return found if found.mean() <= MOST_POISONED else np.zeros_like(found)
 
 
 def _with_clean_scores(
     judges: Sequence[Judge], trusted: NDArray[np.int64], skipped: list[Skipped]
 ) -> list[Judge]:
-    """Set judges aside, among the skipped, that have no opinion about any trusted entry."""
+    """Return the judges of at least one trusted entry; add the others to ``skipped``."""
     blind = [judge for judge in judges if np.isnan(judge.scores[trusted]).all()]
     if judges and len(blind) == len(judges):
         names = ", ".join(judge.name for judge in judges)
@@ -269,9 +268,9 @@ def _has_estimate(judge: Judge) -> bool:
 def _from_trusted(
     judges: Sequence[Judge], policy: Policy, calibration: JointCalibration
 ) -> dict[str, float]:
-    """Return thresholds from trusted entries; none for a judge of too few of them.
+    """Return thresholds from trusted entries; a judge of too few of them gets none.
 
-    What cannot be compared with them goes by its default threshold.
+    A judge that cannot be calibrated on them keeps its detector's own threshold.
     """
     known = calibration.calibrations
     part = policy.quarantine_at / len(judges)

@@ -21,8 +21,8 @@ class KnowledgeBase(NamedTuple):
     """Entries of a source."""
 
     batch: Batch
-    embedder: CachedEmbedder | None = None  # that made the vectors of all entries, if one did
-    coverage: Coverage | None = None  # of a folder of documents: what became of each file
+    embedder: CachedEmbedder | None = None  # if it made the vectors of all entries
+    coverage: Coverage | None = None  # outcome of each file in a folder of documents
 
 
 def load(
@@ -32,18 +32,18 @@ def load(
     check: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> KnowledgeBase:
-    """Read a source, and embed what has no vector.
+    """Read a source, and embed the entries that have no vector.
 
     Parameters
     ----------
     source
-        What to read.
+        The knowledge base on disk.
     embedder
-        Called at most once, only if texts are to be embedded: models are slow to load.
+        Called at most once, and only to embed texts: models are slow to load.
     check
-        Gets the number of entries before any is embedded, and may raise.
+        Called with the number of entries before any is embedded; may raise.
     progress
-        Told how far it is.
+        Called with the step, the number done and the total.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def load(
             found.append((left[done : done + len(vectors)], vectors))
             done += len(vectors)
             tell("embedding", done, left.size)
-    # Sources that know no contexts or metadata leave these columns empty.
+    # Sources without contexts or metadata leave these columns empty.
     given: dict[str, Any] = {name: column or None for name, column in columns.items()}
     batch = Batch.of(embeddings=_matrix(found, ids, source.path), **given)
     return KnowledgeBase(batch, model if left.size == n else None, source.coverage)
@@ -96,7 +96,7 @@ def load(
 def _matrix(
     found: list[tuple[NDArray[np.intp], NDArray[np.float32]]], ids: Sequence[str], path: Path
 ) -> NDArray[np.float32]:
-    """Return the vectors of all entries, and empty the list of those of some."""
+    """Return the vectors of all entries, and empty the list of their parts."""
     dim = found[0][1].shape[1]
     for rows, vectors in found:
         if vectors.shape[1] != dim:
@@ -107,7 +107,7 @@ def _matrix(
             )
             raise SourceError(msg)
     matrix = np.zeros((len(ids), dim), dtype=np.float32)
-    while found:  # no part stays longer than it is needed: memory is for one copy
+    while found:  # each part is freed once copied: memory is for one copy
         rows, vectors = found.pop()
         matrix[rows] = vectors
     return matrix

@@ -1,4 +1,4 @@
-"""The findings of an audit as a table, a page of HTML and Markdown; all of entries is hostile."""
+"""Findings of an audit as a table, HTML and Markdown; the text of entries is hostile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 
-# A cell of a table on the terminal, an id in it, and ids of a case.
+# Most characters of a cell on the terminal and of an id in it, and most ids of a case.
 SHOWN, SHOWN_ID, SHOWN_IDS = 300, 60, 6
 MEASURED = (
     "Attacks were made up about topics of this knowledge base, and audited among its entries. Bars "
@@ -21,7 +21,7 @@ MEASURED = (
 NOT_MEASURED = (
     "This was not measured. It needs texts, their embedding model, and about 350 entries."
 )
-# Below this share of planted texts a reader is told that an audit sees little here.
+# If a smaller share of planted texts is found, the report warns that the audit misses attacks.
 WEAK = 0.5
 
 
@@ -45,7 +45,7 @@ def cases_table(report: ScanReport, limit: int) -> Table:
 
 
 def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
-    """Return an audit of a path, made at a time in UTC, for HTML and Markdown."""
+    """Return an audit of the path ``source`` at a time in UTC, for HTML and Markdown."""
     found_by = [{finding.detector for finding in one.findings} for one in report.found]
     rows = [
         (
@@ -87,7 +87,7 @@ def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
 
 
 def next_steps(report: ScanReport, source: str) -> list[str]:
-    """Return what a person does now, a sentence each."""
+    """Return the next steps for a person, a sentence each."""
     steps = []
     if report.cases:
         steps += [

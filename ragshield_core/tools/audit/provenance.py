@@ -1,4 +1,4 @@
-"""Of what an audit is: which entries and files, by their hashes, when, and by what."""
+"""Provenance of an audit: hashes of its entries and files, the time, and the tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase
 from ragshield_core.tools.audit.readers.source import Columns, Rows, reading
 
-# The name of the entries as a whole, among the subjects of an audit; no path in a folder begins so.
+# Name of all entries together among the subjects of an audit; no path in a folder begins so.
 ENTRIES = "/entries"
 
 Columned = Batch | Rows
@@ -28,10 +28,10 @@ def provenance_of(
     settings: Mapping[str, Any],
     knowledge: KnowledgeBase | None,
 ) -> dict[str, Any]:
-    """Return of what an audit is, JSON-ready, as ``ragshield attest`` signs it.
+    """Return the provenance of an audit, JSON-ready, as ``ragshield attest`` signs it.
 
-    Whoever reads the same entries again needs the columns; settings decide what is found. Files
-    count alone where the knowledge base was in no single memory.
+    The columns are needed to read the same entries again; the settings affect the findings. Only
+    the files are listed if memory could not hold the knowledge base.
     """
     entries = {} if knowledge is None else {ENTRIES: digest_of_entries([knowledge.batch])}
     listed = entries | files_of(data, None if knowledge is None else knowledge.coverage)
@@ -48,11 +48,11 @@ def provenance_of(
 
 
 def manifest(parts: Iterable[Columned]) -> str:
-    """Return one line for each entry, sorted: the SHA-256 of what is judged of it.
+    """Return one line for each entry, sorted: the SHA-256 of its judged fields.
 
     A line hashes the JSON list of id, text, label, lineage and context, in ASCII and without
-    spaces, so that anybody can make the manifest again, in any language and any order. Vectors are
-    left out: another machine makes slightly other ones.
+    spaces, so that the manifest can be made again in any language and any order. Vectors are left
+    out, since they differ slightly between machines.
 
     >>> rows = Rows(ids=["a"], texts=["calm"], labels=[None], lineages=[None])
     >>> manifest([rows])[:16]
@@ -74,7 +74,7 @@ def digest_of_entries(parts: Iterable[Columned]) -> str:
 
 
 def files_of(data: Path, coverage: Coverage | None) -> dict[str, str]:
-    """Return the SHA-256 of each file by its path in the folder; of documents, of those read."""
+    """Return each file's SHA-256 by its path in the folder; of documents, only the read ones."""
     named = {data.name: data}
     if data.is_dir():
         below = (path for path in data.rglob("*") if path.is_file())

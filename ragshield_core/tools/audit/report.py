@@ -1,4 +1,4 @@
-"""What an audit found, worst first."""
+"""The report of an audit, with the worst findings first."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from ragshield_core.tools.case_report import ShownCase
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-# Where fewer of the entries were judged, finding nothing means nothing.
+# If a smaller share of the entries was judged, a report without findings means nothing.
 ENOUGH = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScanReport(Report):
-    """The outcome of an audit, with its order: a :class:`~ragshield_core.model.findings.Report`.
+    """The outcome of an audit, with a ranking: a :class:`~ragshield_core.model.findings.Report`.
 
     Attributes
     ----------
     fpr
-        Accepted share of clean entries among the findings, of all detectors together.
+        Accepted share of clean entries among the findings, for all detectors together.
     thresholds
         Per detector, the score above which an entry is a finding.
     n_clean
-        Trusted entries behind the thresholds; 0 where they are estimates.
+        Number of trusted entries behind the thresholds; 0 if thresholds are estimates.
     failed
-        Names of detectors that crashed: what they would have found is missing.
+        Names of detectors that crashed; their findings are missing.
     unread
-        Files that could not be read, a sentence each: what is in them was not audited.
+        Files that could not be read, a sentence each; their entries were not audited.
     by_rule
-        Names of detectors that acted by their default thresholds, which follow no rate.
+        Names of detectors that used their default thresholds, which follow no rate.
     n_audited, n_unjudged
         Number of entries of the knowledge base, and of those about which no detector had an
         opinion.
@@ -55,30 +55,29 @@ class ScanReport(Report):
     high
         Per detector, all scores above its threshold, ascending, those of trusted entries included.
     n_partitions
-        Of an audit by partitions, how many there are; each entry was compared with those of the
-        :data:`~ragshield_core.tools.audit.partitioned.plan.LOOKED_INTO` that it is nearest to.
-        ``batch`` holds the ids of the entries that were found, without texts and vectors, and
-        ``scores`` theirs.
+        Number of partitions of an audit by partitions; each entry was compared with those of its
+        :data:`~ragshield_core.tools.audit.partitioned.plan.LOOKED_INTO` nearest ones. ``batch``
+        then holds the ids of the found entries, without texts and vectors, and ``scores`` their
+        scores.
     neighbors_found
-        Of such an audit, the share of the nearest neighbours that were found so, by how many of
-        them are meant, measured on entries drawn at random.
+        For such an audit, recall@k of the nearest neighbours by k, measured on entries drawn at
+        random.
     missed
-        The same in a sentence; empty where each entry was compared with all.
+        The same in a sentence; empty if each entry was compared with all.
     idle
-        Names of detectors that would have judged a larger knowledge base, or failed: what they
-        would have found is missing.
+        Names of detectors that would have judged a larger knowledge base, or failed; their
+        findings are missing.
     files
-        Sentences about files: how many were read, and what was left out on purpose.
+        Sentences about files: the number read, and those left out on purpose.
     power
-        By the form of an attack, the share of its texts that this audit would find: texts that
-        were made up about the knowledge base and audited in its midst. Empty where no embedding
-        model was at hand.
+        By the form of an attack, the share of its texts that this audit would find, measured on
+        synthetic texts that were planted in the knowledge base. Empty without an embedding model.
     provenance
-        Of what the audit is: see :func:`~ragshield_core.tools.audit.provenance.provenance_of`.
+        Provenance of the audit: see :func:`~ragshield_core.tools.audit.provenance.provenance_of`.
         Empty unless the command has written a report.
     old, n_old
-        Of an audit with a baseline: ids and revisions of entries in cases that stood in it, and
-        the number of these cases. They are no findings.
+        For an audit with a baseline: ids and revisions of entries in cases that the baseline has,
+        and the number of these cases. They are not findings.
     """
 
     fpr: float = 0.01
@@ -104,13 +103,13 @@ class ScanReport(Report):
 
     @cached_property
     def cases(self) -> tuple[ShownCase, ...]:
-        """The findings by attack, worst first; those that people released are in none."""
+        """The findings by attack, worst first, without entries that people released."""
         found = {row: self.remarkable[row] for row in self.found_rows}
         return cases_of(self.batch, found, {row: self.strongest(one) for row, one in found.items()})
 
     @property
     def enough(self) -> bool:
-        """Whether so much was judged that finding nothing means something."""
+        """Whether enough was judged for a report without findings to mean something."""
         judged = self.n_audited - self.n_unjudged
         return (
             not (self.failed or self.unread or self.idle or not self.audited)
@@ -119,7 +118,7 @@ class ScanReport(Report):
 
     @property
     def verdict(self) -> str:
-        """The answer: what was found, how much was judged, and what would have been found."""
+        """The answer: the cases, the number of judged entries, and the share of planted texts."""
         n, n_found, n_all = len(self.cases), len(self.found), f"{self.n_audited:,}"
         if n:
             counts = Counter(case.severity for case in self.cases)
@@ -151,8 +150,8 @@ class ScanReport(Report):
     def ranking(self) -> tuple[int, ...]:
         """Rows of the findings, worst first.
 
-        Scores of different detectors have different units: what is compared is the share of
-        entries of this knowledge base that the same detector scores as high.
+        Scores of different detectors have different units, so findings are compared by the share
+        of entries of this knowledge base that the same detector scores as high.
         """
         keys = {
             row: min((self._rarity(f), f.threshold - f.score) for f in decision.findings)
@@ -167,16 +166,16 @@ class ScanReport(Report):
 
     @property
     def found(self) -> tuple[Decision, ...]:
-        """Decisions against entries, worst first; those that people released are not among them."""
+        """Decisions against entries, worst first, without entries that people released."""
         return tuple(self.remarkable[row] for row in self.found_rows)
 
     def overruled(self, released: Mapping[str, str]) -> ScanReport:
-        """Return the report with entries admitted that people released before.
+        """Return the report with the entries admitted that people released before.
 
         Parameters
         ----------
         released
-            Remarks who did, by id; as :meth:`Quarantine.hold` returns them.
+            Remarks on who released an entry, by id, as :meth:`Quarantine.hold` returns them.
         """
         remarkable = {
             row: replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
@@ -188,12 +187,12 @@ class ScanReport(Report):
 
     @property
     def audited(self) -> bool:
-        """Whether any detector had an opinion: without one, no finding means nothing."""
+        """Whether any detector took part: otherwise a report without findings means nothing."""
         return bool(self.scores) or not self.n_audited
 
     @property
     def note(self) -> str:
-        """What the findings are worth."""
+        """Sentences on the reliability of the findings."""
         if not self.audited:
             return "Nothing was audited: every detector was skipped."
         rules = more = ""
@@ -263,7 +262,7 @@ class ScanReport(Report):
         return json.dumps(_strict(values), allow_nan=False)
 
     def revisions(self) -> list[str]:
-        """Return the fingerprint of each entry that was found; of an audit by partitions, none."""
+        """Return the fingerprint of each found entry; empty strings for an audit by partitions."""
         if self.n_partitions:
             return [""] * len(self.found_rows)
         return self.batch.take(self.found_rows).fingerprints()
@@ -288,7 +287,7 @@ class ScanReport(Report):
         return min(decision.findings, key=self._rarity)
 
     def _rarity(self, finding: Finding) -> float:
-        """Return the share of the entries that its detector judged that score as high, (0, 1]."""
+        """Return the share of its detector's judged entries that score as high, in (0, 1]."""
         scores = self.high[finding.detector]
         as_high = len(scores) - int(np.searchsorted(scores, finding.score))
         return as_high / self.judged[finding.detector]
@@ -304,7 +303,7 @@ class ScanReport(Report):
 
 
 def _strict(value: Any) -> Any:
-    """Return values without numbers that strict JSON does not have."""
+    """Replace infinite and NaN numbers, which strict JSON lacks, by `None`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -313,7 +312,7 @@ def _strict(value: Any) -> Any:
 
 
 def read_baseline(path: Path) -> frozenset[tuple[str, str]]:
-    """Return ids and revisions of the entries that an earlier report in JSON has found."""
+    """Return ids and revisions of the entries found in an earlier JSON report."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
         rows = [*report["findings"], *report["old"]]
@@ -328,9 +327,9 @@ def read_baseline(path: Path) -> frozenset[tuple[str, str]]:
 
 
 def without_known(report: ScanReport, known: frozenset[tuple[str, str]]) -> ScanReport:
-    """Return a report in which only those cases are findings that have an entry that is new.
+    """Return a report in which only cases with a new entry are findings.
 
-    An entry is new if its id is, or its text: an attacker may change a page that was found before.
+    An entry is new if its id or its text is: an attacker may change a page that was found before.
     """
     marks = dict(
         zip((decision.entry_id for decision in report.found), report.revisions(), strict=True)

@@ -20,7 +20,7 @@ from ragshield_core.tools.audit.report import ScanReport
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-# Longer than any evidence.
+# Most characters of a message, more than any evidence has.
 MESSAGE = 4_000
 LEVELS: dict[str, str] = {
     Severity.CRITICAL: "error",
@@ -41,14 +41,14 @@ def to_sarif(report: ScanReport, source: str) -> str:
     Parameters
     ----------
     report
-        Of :func:`~ragshield_core.tools.audit.scan`.
+        The report of :func:`~ragshield_core.tools.audit.scan`.
     source
-        What was audited, as a path with forward slashes; results lie in it.
+        Path of the audited data, with forward slashes; results are located in it.
 
     Notes
     -----
-    A result's fingerprint is made of detector and id, so that a finding that is still there in the
-    next audit is the same one, whatever its score.
+    A result's fingerprint is made of detector and id, so that a finding keeps its identity in the
+    next audit, whatever its score.
     """
     level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
     rows = {report.batch.ids[row]: row for row in report.remarkable}
@@ -79,13 +79,13 @@ def to_sarif(report: ScanReport, source: str) -> str:
 
 
 class Located(NamedTuple):
-    """A finding, how bad it is, and where: a level and a location of SARIF."""
+    """A finding, with its level and location in SARIF."""
 
     finding: Finding
     level: str
     location: Mapping[str, Any]
-    what: str = "entry"  # that the finding is about
-    mark: str = ""  # by which it is the same one in the next run; of detector and id by default
+    what: str = "entry"  # kind of thing that the finding is about
+    mark: str = ""  # identity in later runs; from detector and id by default
     more: Mapping[str, Any] = MappingProxyType({})  # properties
 
 
@@ -104,13 +104,13 @@ def document_of(
     found
         Findings.
     notes
-        Level and text of what is to be said of the run.
+        Level and text of each remark on the run.
     successful
-        Whether all was done.
+        Whether the run was complete.
     properties
-        Of the run, as SARIF has them.
+        SARIF properties of the run.
     said
-        What those find that are no detectors, by their names.
+        Descriptions of finders that are not detectors, by name.
     """
     firsts: dict[str, Finding] = {}
     for one in found:
@@ -141,7 +141,7 @@ def document_of(
 
 
 def entry_location(entry_id: str, source: str, kind: str = "entry") -> dict[str, Any]:
-    """Return where an entry is: in a source, a path with forward slashes, under its id."""
+    """Return the location of an entry: its source, a path with forward slashes, and its id."""
     return {
         "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
         "logicalLocations": [{"fullyQualifiedName": printable(entry_id, MESSAGE), "kind": kind}],
@@ -149,7 +149,7 @@ def entry_location(entry_id: str, source: str, kind: str = "entry") -> dict[str,
 
 
 def _location(batch: Batch, row: int, finding: Finding, source: str) -> dict[str, Any]:
-    """Return where a finding is: in the file of a folder, from its line on, if they are known."""
+    """Return the location of a finding: its file in a folder and its line, if they are known."""
     metadata = batch.metadatas[row]
     name, line = metadata.get("source"), metadata.get("line")
     known = isinstance(name, str) and finding.entry_id.startswith(f"{name}#")
@@ -166,7 +166,7 @@ def _rule(first: Finding, said: Mapping[str, str]) -> dict[str, Any]:
     what = said.get(kind, kind)
     if kind in BUILT_IN:
         what = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0]
-    # Code hosts read tags, and no taxonomies of SARIF; they know weaknesses by such ones.
+    # Code hosts read tags, not SARIF's taxonomies; they recognise weaknesses by these tags.
     weaknesses = [f"external/cwe/{name.lower()}" for name in first.taxonomy if name[:4] == "CWE-"]
     return {
         "id": kind,

@@ -1,1 +1,1 @@
-"""An audit whose entries are never all in one memory: by partitions, as tasks of an engine."""
+"""An audit by partitions, as tasks of an engine, for entries that do not fit in one memory."""

@@ -1,6 +1,6 @@
-"""The audit of a knowledge base that is in no single memory: the driver of its tasks.
+"""The driver of an audit of a knowledge base that does not fit in one memory.
 
-The driver knows counts, centres and findings; all else is in files that tasks write and read.
+The driver holds counts, centres and findings; tasks write and read all else as files.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def audit(
     seed: int,
     progress: Progress,
 ) -> ScanReport:
-    """Audit by partitions; their files are removed once it is done.
+    """Audit by partitions, and remove their files at the end.
 
     Parameters
     ----------
     parts
         The knowledge base.
     detectors
-        Of which those take part that judge an entry by itself and learn nothing, and the first
-        :class:`~ragshield_core.detectors.CliqueDetector` by its default rule.
+        Detectors that judge an entry by itself and learn nothing take part, and the first
+        :class:`~ragshield_core.detectors.CliqueDetector` with the default rule; others are skipped.
     policy, clean, engine, seed, progress
-        As of :func:`ragshield_core.tools.audit.scan`.
+        As in :func:`ragshield_core.tools.audit.scan`.
 
     Raises
     ------
     SourceError
         If the input cannot be read.
     InvalidBatchError
-        If an id repeats, a vector is wrong, or a trusted entry is not there.
+        If an id repeats, a vector is invalid, or a trusted entry is missing.
     """
     by_text: list[Detector] = []
     groups: CliqueDetector | None = None
@@ -131,7 +131,7 @@ def audit(
 
 @dataclass
 class _Driver:
-    """Runs steps, each a task for every part; ``timings`` has the seconds that each took."""
+    """Runs steps of one task per part; ``timings`` has the seconds of each step."""
 
     plan: Plan
     engine: Engine
@@ -152,11 +152,11 @@ class _Driver:
         return results
 
     def learn(self, **found: Any) -> None:
-        """Tell all later tasks what was found."""
+        """Add results to the plan of all later tasks."""
         self.plan = replace(self.plan, **found)
 
     def place(self) -> dict[int, str]:
-        """Bring the entries of each partition together; return why text detectors crashed."""
+        """Gather the entries of each partition; return the errors of crashed text detectors."""
         pieces = [(number,) for number in range(len(self.plan.pieces))]
         sampled = dict(self.run("sampling", placing.sample, pieces))
         vectors = [sampled[number] for (number,) in pieces]
@@ -169,7 +169,7 @@ class _Driver:
         return {which: why for one in placed for which, why in one.failed.items()}
 
     def find_groups(self) -> dict[int, float]:
-        """Find the neighbours of all entries, and score their groups; return the share found."""
+        """Find the neighbours of all entries, and score their groups; return recall@k by k."""
         filled = self.plan.filled
         each = [(partition,) for partition in filled]
         n_kin = sum(self.run("searching", grouping.search, each))
@@ -190,7 +190,7 @@ class _Driver:
     def explained(
         self, detector: Detector, which: int | None, numbers: Numbers
     ) -> Sequence[Evidence]:
-        """Return why entries were found: by the groups, or by the text detector of that number."""
+        """Return evidence against entries: of groups, or of the text detector with a number."""
         plan = self.plan
         if which is None:
             step: Callable[..., Any] = grouping.explain
@@ -207,7 +207,7 @@ class _Driver:
 
 
 def _missed(n_partitions: int, shares: Mapping[int, float]) -> str:
-    """Say what the search misses, in a sentence; nothing where everybody was compared with all."""
+    """Return a sentence on the search's recall; empty if each entry was compared with all."""
     if n_partitions <= LOOKED_INTO or not shares:
         return ""
     found = " and ".join(f"{share:.1%} of the {k} nearest" for k, share in shares.items())

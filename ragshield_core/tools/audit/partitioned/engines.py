@@ -1,4 +1,4 @@
-"""Who runs the tasks of an audit: this process, or the machines of a Ray cluster."""
+"""Engines that run the tasks of an audit: this process, or the machines of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Self
 
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
-# How often a task is run again whose worker dies; Ray itself waits for memory that ran out.
+# Most retries of a task whose worker dies; Ray itself waits if memory runs out.
 RETRIES = 3
-# Results are files, so that Ray's own memory for objects stays nearly empty: its least size.
+# The least size of Ray's memory for objects: results are files, so it stays nearly empty.
 OBJECT_BYTES = 128 * 2**20
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 
 
 class Engine:
-    """Runs tasks, most of which write a file: one after the other, in this process."""
+    """Runs tasks one after the other in this process; most of them write a file."""
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """Run a function once for each tuple of arguments; yield the results in any order.
@@ -25,7 +25,7 @@ class Engine:
         Raises
         ------
         RAGShieldError
-            The first that a task raises. Others that are running come to their end.
+            The first error of a task. Other running tasks come to their end.
         """
         for task in tasks:
             yield function(*task)
@@ -38,11 +38,11 @@ class Engine:
 
 
 class RayEngine(Engine):
-    """Run tasks on a Ray cluster; extra ``ray``.
+    """Runs tasks on a Ray cluster; extra ``ray``.
 
     The cluster is the one that this process is connected to, or that the variable ``RAY_ADDRESS``
-    names, such as ``auto`` or ``ray://head:10001``; else one on this machine that ends with the
-    work. A task whose worker dies is run again, on whatever machine there is.
+    names, such as ``auto`` or ``ray://head:10001``; otherwise one on this machine that ends with
+    the work. A task whose worker dies is run again, on any machine.
 
     Raises
     ------
@@ -63,14 +63,14 @@ class RayEngine(Engine):
     def __enter__(self) -> Self:
         if self._ray.is_initialized():
             return self
-        # Ray would report how it is used to its makers; whoever wants that sets it.
+        # Ray would send usage statistics to its makers; users who want that set the variable.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = {}
         if ADDRESS not in os.environ:
             options = {"address": "local", "include_dashboard": False}
             options["object_store_memory"] = OBJECT_BYTES
         try:
-            # What detectors print on workers may be hostile.
+            # Output of detectors on workers may be hostile.
             self._ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             msg = (
@@ -87,13 +87,13 @@ class RayEngine(Engine):
             self._started = False
 
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        """Run them on the cluster."""
+        """Run the tasks on the cluster."""
         ray = self._ray
-        # Handed over once, however many tasks there are. One core each: more would stand idle in
-        # steps that are no products of matrices.
+        # The function is stored once for all tasks. Each task gets one core: more would be idle in
+        # steps other than matrix products.
         shared = ray.put(function)
         remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
-        running = [remote.remote(shared, *task) for task in tasks][::-1]  # the first is last
+        running = [remote.remote(shared, *task) for task in tasks][::-1]  # pop takes the first task
         try:
             while running:
                 yield self._result(running.pop())
@@ -102,7 +102,7 @@ class RayEngine(Engine):
                 ray.cancel(task)
 
     def _result(self, task: Any) -> Any:
-        """Return the result, or raise in our own words: messages of others may be hostile."""
+        """Return the result, or raise an error in our own words: other messages may be hostile."""
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(task)
@@ -120,7 +120,7 @@ class RayEngine(Engine):
 
 
 def _call(function: Callable[..., Any], *task: Any) -> Any:
-    """Run a task on a worker: Ray wants a plain function, and hands over what was put."""
+    """Run a task on a worker: Ray needs a plain function, and resolves the stored one."""
     return function(*task)
 
 

@@ -1,10 +1,10 @@
-"""Neighbours and the evidence of groups, by partitions; what is usual is taken from all of them.
+"""Neighbours and the evidence of groups, by partitions; usual values come from all of them.
 
-An entry's evidence depends on its neighbours' own, which may be in another partition: so every
-partition takes the first step before any takes the second (:func:`search`, :func:`tighten`,
-:func:`contrast`, :func:`tie`, :func:`score`), and each step writes what the next one looks up.
-Numbers that describe the whole knowledge base are taken from the columns of all partitions, by the
-driver (:func:`share_found`, :func:`usual_of`).
+An entry's evidence depends on that of its neighbours, which may be in another partition. So all
+partitions finish a step before any starts the next (:func:`search`, :func:`tighten`,
+:func:`contrast`, :func:`tie`, :func:`score`), and each step writes the input of the next one. The
+driver computes the numbers that describe the whole knowledge base from the columns of all
+partitions (:func:`share_found`, :func:`usual_of`).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from ragshield_core.screening.screening import explained
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import Numbers, Plan, Window, window
 
-# Entries whose neighbours are looked for everywhere, to tell what the partitions miss: the share
-# that is found is known to 2 percentage points then.
+# Entries whose neighbours are searched in all partitions, to measure recall: this many give it to
+# within 2 percentage points.
 PROBES = 500
-# The numbers of neighbours of which it is told how many were found.
+# Each k for which recall@k is reported.
 TOLD = (2, K)
-TIED = "tied."  # what names of columns begin with that `tie` writes
+TIED = "tied."  # prefix of the columns that `tie` writes
 
 
 def search(plan: Plan, partition: int) -> int:
-    """Find the nearest of each entry of a partition, exactly in each that it looks into.
+    """Find the nearest neighbours of a partition's entries, exactly within the searched partitions.
 
-    Texts are compared along the lists that are found so. Returns how many entries have a neighbour
-    of their own lineage.
+    Texts are compared with those of the neighbours found. Returns the number of entries that have a
+    neighbour of their own lineage.
     """
     own = plan.own(partition)
     vectors, hosts = plan.read(partition, "vectors"), plan.read(partition, "nearest")
@@ -57,19 +57,19 @@ def search(plan: Plan, partition: int) -> int:
     nothing = np.zeros(best.slots.shape, dtype=np.float32)
     overlay = window(plan, own, Lists(*best, nothing)).overlay
     overlay.lists.copied[:] = overlay.graph.copied(overlay.numbers, overlay.lists)
-    # An audit cannot tell new from old: all copies count.
+    # An audit cannot tell new entries from old: all copies count.
     copies = lineages_of(overlay, np.ones(overlay.graph.n_slots, dtype=np.bool_))
     plan.write(partition, {**best._asdict(), "copied": overlay.lists.copied, **copies})
     return int(np.count_nonzero(overlay.with_kin()))
 
 
 def probe(plan: Plan, partition: int, numbers: Numbers) -> NDArray[np.float32]:
-    """Return the cosines of the nearest of some entries in a partition."""
+    """Return the cosines between some entries and their nearest neighbours in a partition."""
     return _nearest(plan, plan.gather(numbers, "vectors"), numbers, partition).similarities
 
 
 def drawn(plan: Plan) -> Numbers:
-    """Return the numbers of the entries whose neighbours are looked for everywhere."""
+    """Return the numbers of the entries whose neighbours are searched in all partitions."""
     rng = np.random.default_rng(plan.seed)
     return np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
 
@@ -77,10 +77,10 @@ def drawn(plan: Plan) -> Numbers:
 def share_found(
     plan: Plan, numbers: Numbers, nearest: Sequence[NDArray[np.float32]]
 ) -> dict[int, float]:
-    """Return which share of the nearest neighbours was found, by how many of them are meant.
+    """Return recall@k of the nearest neighbours, by k.
 
-    An entry that is as near as the one that was missed is as good. ``nearest`` are the cosines
-    that :func:`probe` found in each partition.
+    An entry as near as a missed neighbour counts as found. ``nearest`` are the cosines that
+    :func:`probe` found in each partition.
     """
     true = -np.sort(-np.concatenate(nearest, axis=1), axis=1)[:, :K]
     found = plan.gather(numbers, "similarities")
@@ -94,7 +94,7 @@ def share_found(
 
 
 def tighten(plan: Plan, partition: int, channels: Sequence[Channel]) -> None:
-    """Measure how tight the groups of a partition's entries are, in some channels."""
+    """Measure the tightness of the groups of a partition's entries, in some channels."""
     seen = window(plan, plan.own(partition), vectors=True)
     for channel in channels:
         evidence = _evidence(plan, seen, channel)
@@ -105,7 +105,7 @@ def tighten(plan: Plan, partition: int, channels: Sequence[Channel]) -> None:
 
 
 def contrast(plan: Plan, partition: int) -> None:
-    """Hold the groups of a partition's entries against those around their surroundings."""
+    """Compare the groups of a partition's entries with the groups around their neighbours."""
     seen = window(plan, plan.own(partition))
     for channel in CHANNELS:
         raw = _evidence(plan, seen, channel, ("tight",)).raw
@@ -113,16 +113,16 @@ def contrast(plan: Plan, partition: int) -> None:
 
 
 def tie(plan: Plan, partition: int) -> None:
-    """Let entries count only as far as another of their group does."""
+    """Limit the evidence on each entry to that on another member of its group."""
     evidence = _all_evidence(plan, window(plan, plan.own(partition)))
     tied = tied_to_groups(evidence, np.s_[:], {kind: plan.read(partition, kind) for kind in COPIES})
-    # Agreement needs to know old from new, which an audit cannot.
+    # Agreement tells new entries from old, which an audit cannot.
     measured = {TIED + name: found for name, found in tied.items() if not name.endswith(".agreed")}
     plan.write(partition, measured)
 
 
 class _Tied(UserDict[str, NDArray[Any]]):
-    """What :func:`tie` wrote of all entries, or of a partition: a column at a time is read."""
+    """Columns that :func:`tie` wrote for all entries or for a partition, read one at a time."""
 
     def __init__(self, plan: Plan, partition: int | None = None) -> None:
         super().__init__()
@@ -138,19 +138,19 @@ class _Tied(UserDict[str, NDArray[Any]]):
 
 
 def usual_of(plan: Plan) -> Usual:
-    """Measure what is usual in the whole, one column at a time."""
+    """Measure the usual values of the whole knowledge base, one column at a time."""
     return Usual.of(_Tied(plan), robust=True)
 
 
 def score(plan: Plan, partition: int) -> None:
-    """Score the entries of a partition by what is usual in all."""
+    """Score the entries of a partition by the usual values of all partitions."""
     columns = plan.usual.columns(_Tied(plan, partition))
     why = columns.argmax(axis=1).astype(np.int8)
     plan.write(partition, {"scores": columns.max(axis=1), "why": why})
 
 
 def explain(plan: Plan, partition: int, rows: Numbers) -> tuple[int, Sequence[Evidence]]:
-    """Say why some entries of a partition have the score they have, given their rows, ascending."""
+    """Return evidence for the scores of some entries of a partition, given ascending rows."""
     seen = window(plan, plan.own(partition)[rows], vectors=True, ids=True)
     judgement = Judgement(
         scores=np.asarray(plan.read(partition, "scores")[rows]),
@@ -169,10 +169,10 @@ def _evidence(
 ) -> GroupEvidence:
     """Return the evidence about the entries of a window, as an audit in memory gathers it.
 
-    ``known`` names what was measured before, and is looked up: of the entries their tightness, and
-    of those around them all of it.
+    ``known`` names the measures to look up from earlier steps: for the entries only their
+    tightness, for the entries around them all measures.
     """
-    # The entries themselves come before those around them, and are not asked for.
+    # The entries themselves come first, and their values are not read.
     nothing = np.zeros((len(seen.own), len(SIZES)), dtype=np.float32)
     around = {
         name: np.concatenate([nothing, plan.gather(seen.others, f"{channel}.{name}")])
@@ -191,12 +191,12 @@ def _evidence(
 
 
 def _all_evidence(plan: Plan, seen: Window) -> dict[Channel, GroupEvidence]:
-    """Return the evidence of all channels, given all that was measured."""
+    """Return the evidence of all channels, from the measures of earlier steps."""
     return {one: _evidence(plan, seen, one, ("tight", "near", "far")) for one in CHANNELS}
 
 
 def _nearest(plan: Plan, queries: NDArray[np.float32], numbers: Numbers, host: int) -> Neighbors:
-    """Return the nearest of numbered queries in a partition, but for themselves."""
+    """Return the nearest neighbours of numbered queries in a partition, without themselves."""
     faiss, vectors = load_faiss(), plan.read(host, "vectors")
     similarities, rows = faiss.knn(
         np.ascontiguousarray(queries),
@@ -211,7 +211,7 @@ def _nearest(plan: Plan, queries: NDArray[np.float32], numbers: Numbers, host: i
 
 
 def _best(one: Neighbors, other: Neighbors) -> Neighbors:
-    """Return the best of two lists; of equals those with the lowest numbers."""
+    """Return the best neighbours of two lists; the lowest numbers win ties."""
     slots = np.concatenate([one.slots, other.slots], axis=1)
     similarities = np.concatenate([one.similarities, other.similarities], axis=1)
     order = np.lexsort((slots, -similarities), axis=1)[:, :K]

@@ -1,4 +1,4 @@
-"""Which partition an entry belongs to: two passes over the input, and a shuffle through files."""
+"""Partitioning of entries: two passes over the input, and a shuffle through files."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from ragshield_core.tools.audit.partitioned.plan import (
 from ragshield_core.tools.audit.readers.records import parquet
 from ragshield_core.tools.audit.readers.source import Columns, Rows, Source
 
-# Entries of the sample per centre, and rounds of k-means on them: a rough cut is good enough, since
-# entries look into several partitions.
+# Entries of the sample per centre, and rounds of k-means on them: rough centres suffice, since each
+# entry is compared with several partitions.
 SAMPLE_PER_CENTRE, CENTRE_ROUNDS = 40, 5
-# A partition that would be larger than this many usual ones is divided, so often at most: copies
-# of one text cannot be.
+# A partition larger than this many times the usual size is divided, with this many rounds at most:
+# copies of one text cannot be divided.
 LARGEST, SPLITS = 2, 8
-# Closer to one, the length of a vector is rounding.
+# Lengths of vectors closer to one than this differ by rounding only.
 ROUNDING = 1e-6
 
 
 def sample(plan: Plan, number: int) -> tuple[int, NDArray[np.float32]]:
-    """Draw entries of a piece, as many as fall to it; return their vectors, of unit length."""
+    """Draw a piece's share of the sample; return its vectors, of unit length."""
     n = plan.pieces[number].n_rows
     share = SAMPLE_PER_CENTRE * math.ceil(plan.n_rows / plan.partition_rows) / plan.n_rows
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(n, min(n, math.ceil(share * n)), replace=False))
     found, start = [], 0
     only = Columns(plan.columns.id, "", "", "", plan.columns.embedding)
-    with suppress(SourceError):  # what is wrong with an entry is said when it is placed
+    with suppress(SourceError):  # errors of an entry are raised when it is placed
         for chunk, matrix in _chunks(plan, number, only):
             inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
             found.append(matrix[inside])
@@ -62,7 +62,7 @@ def sample(plan: Plan, number: int) -> tuple[int, NDArray[np.float32]]:
 
 
 def centres_of(plan: Plan, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the centres of the partitions, found from what was sampled."""
+    """Return the centres of the partitions, found from the sample."""
     if not any(map(len, parts)):
         wanted = " or ".join(map(repr, plan.columns.names("embedding")))
         msg = (
@@ -91,16 +91,16 @@ def centres_of(plan: Plan, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.f
 
 
 class Placed(NamedTuple):
-    """What came of placing a piece."""
+    """Result of placing a piece."""
 
     number: int
     counts: NDArray[np.int64]  # (n_slices, n_partitions)
     total: NDArray[np.float64]  # of the vectors
-    failed: dict[int, str]  # why detectors crashed, by their number
+    failed: dict[int, str]  # errors of detectors, by their number
 
 
 def place(plan: Plan, number: int) -> Placed:
-    """Read a piece, and sort its entries by the partitions that they belong to."""
+    """Read a piece, and sort its entries by partition."""
     centres = plan.centres
     failed: dict[int, str] = {}
     counts: list[NDArray[np.int64]] = []
@@ -140,7 +140,7 @@ def place(plan: Plan, number: int) -> Placed:
 
 
 def layout_of(placed: Sequence[Placed]) -> dict[str, Any]:
-    """Give the entries their numbers, now that all partitions are counted; fields of the plan."""
+    """Number the entries of all partitions by their counts; return fields of the plan."""
     counts = np.concatenate([one.counts for one in placed])
     return {
         "slices": [(one.number, part) for one in placed for part in range(len(one.counts))],
@@ -151,7 +151,7 @@ def layout_of(placed: Sequence[Placed]) -> dict[str, Any]:
 
 
 def gather(plan: Plan, partition: int) -> None:
-    """Bring the entries of a partition together."""
+    """Gather the entries of a partition in files of its own."""
     firsts = plan.counts[:, :partition].sum(axis=1).tolist()
     sizes = plan.counts[:, partition].tolist()
     parts = [
@@ -174,7 +174,7 @@ def gather(plan: Plan, partition: int) -> None:
 
 
 def compare_ids(plan: Plan) -> None:
-    """Refuse ids that repeat, by their hashes; 24 bytes an entry."""
+    """Refuse repeated ids, found by their hashes; takes 24 bytes an entry."""
     hashes = plan.column("id_hash")
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
@@ -188,7 +188,7 @@ def compare_ids(plan: Plan) -> None:
 def explain_texts(
     which: int, plan: Plan, number: int, rows: Numbers
 ) -> tuple[int, Sequence[Evidence]]:
-    """Say why a detector finds entries of a piece, given their rows, ascending."""
+    """Return a detector's evidence against entries of a piece, given ascending rows."""
     found, start = [], 0
     for batch in _batches(plan, number):
         inside = rows[(rows >= start) & (rows < start + len(batch))] - start
@@ -205,7 +205,7 @@ def lineage_code(lineage: str | None) -> int:
 
 
 def id_hash(text: str) -> int:
-    """Return 64 bits of an id, or another text, by which it is found."""
+    """Return a 64-bit hash of an id, or of another text."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
@@ -213,7 +213,7 @@ def id_hash(text: str) -> int:
 def _chunks(
     plan: Plan, number: int, columns: Columns
 ) -> Iterator[tuple[Rows, NDArray[np.float32]]]:
-    """Yield the rows of a piece, a chunk at a time, with their vectors as they came."""
+    """Yield the rows of a piece, a chunk at a time, with their vectors as stored."""
     path, groups, _ = plan.pieces[number]
     for chunk in parquet(Source(path, parquet, columns), groups):
         have = set() if chunk.vectors is None else set(chunk.vectors.rows.tolist())
@@ -240,7 +240,7 @@ def _batches(plan: Plan, number: int) -> Iterator[Batch]:
 
 
 def _slices(plan: Plan, number: int) -> Iterator[Batch]:
-    """Yield the entries of a piece, so many at a time as fit in memory."""
+    """Yield the entries of a piece in batches that fit in memory."""
     parts: list[Batch] = []
     for batch in _batches(plan, number):
         parts.append(batch)
@@ -258,7 +258,7 @@ def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.floa
         n,
         niter=CENTRE_ROUNDS,
         spherical=True,
-        seed=seed + 1,  # 0 would be another one every time
+        seed=seed + 1,  # seed 0 would differ every time
         min_points_per_centroid=1,
         max_points_per_centroid=len(vectors),
     )

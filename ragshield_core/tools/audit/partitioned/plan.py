@@ -1,7 +1,7 @@
-"""A knowledge base as parquet files, and what tasks know of it: their plan, and each other's files.
+"""A knowledge base as parquet files, and the plan and files that its tasks share.
 
-Entries have numbers: those of one partition are numbered in a row, partition by partition. What is
-known of them stands in arrays on disk, a file for each partition and column.
+Entries are numbered consecutively, partition by partition. Their values are stored as arrays on
+disk, a file for each partition and column.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Numbers = NDArray[np.int64]
 
 # Entries of a partition: 15 MB of 384 dimensions.
 PARTITION_ROWS = 10_000
-# Partitions in which an entry's neighbours are looked for: those with the nearest centres. Of
-# 46,081 real passages in 50 partitions .966 of the two nearest and .946 of the 16 nearest are found
-# so. If every entry lay in two partitions, and were compared with all that lie there, it would take
-# a quarter more comparisons to find .942 and .919 (20 partitions).
+# Partitions that are searched for an entry's neighbours: those with the nearest centres. For 46,081
+# real passages in 50 partitions, recall@2 is .966 and recall@16 is .946. If every entry were stored
+# in two partitions and compared with all entries there, a quarter more comparisons would give .942
+# and .919 (20 partitions).
 LOOKED_INTO = 8
 # Rows of a piece of the input, which one task reads: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
-# Columns of which each entry has a part of its own length, and those that say where it ends.
+# Columns with a part of any length for each entry, and the columns with the ends of the parts.
 RAGGED = {"words": "word_ends", "ids": "id_ends"}
 
 
 class Piece(NamedTuple):
-    """What one task reads: some row groups of a file."""
+    """Input of one task: some row groups of a file."""
 
     path: Path
     groups: range
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A knowledge base as parquet files, of which no more than parts are held in memory.
+    """A knowledge base as parquet files that are never in memory as a whole.
 
     Parameters
     ----------
@@ -56,14 +56,13 @@ class Parts:
         A parquet file, or a folder of them, which are read in the order of their names. Every entry
         has a vector.
     columns
-        What the columns are called.
+        Names of the columns.
     work_dir
-        Where intermediate files go, four times the size of the vectors: on storage that all
+        Folder of intermediate files, four times the size of the vectors, on storage that all
         machines share. ``None`` for the system's folder of temporary files.
     partition_rows
-        Entries of a partition, about. An entry is compared with those of the
-        :data:`LOOKED_INTO` partitions that it is nearest to: larger ones miss fewer neighbours and
-        take longer.
+        Approximate number of entries of a partition. An entry is compared with those of the
+        :data:`LOOKED_INTO` nearest partitions: larger ones miss fewer neighbours and take longer.
     """
 
     path: Path
@@ -77,7 +76,7 @@ class Parts:
             raise SourceError(msg)
 
     def pieces(self) -> tuple[Piece, ...]:
-        """Return the pieces of the input: row groups of a file, as many as make a piece."""
+        """Return the pieces of the input: consecutive row groups of a file."""
         path, pieces = self.path, []
         files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("*.pq")])
         if not files or not all(str(one).endswith((".parquet", ".pq")) for one in files):
@@ -103,13 +102,13 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a task needs to know beside its own number, and what the driver has found so far."""
+    """The input of all tasks beside their own numbers, and the driver's results so far."""
 
-    folder: Path  # of the arrays that tasks write, and others read; the same for all who take part
-    # Of the input
+    folder: Path  # of the arrays that tasks exchange; the same for all machines
+    # The input
     pieces: tuple[Piece, ...]
     columns: Columns
-    partition_rows: int  # how many entries a partition has, about
+    partition_rows: int  # approximate number of entries of a partition
     # Classes and arguments of detectors that judge every entry by itself
     by_text: tuple[tuple[type[Detector], Mapping[str, Any]], ...]
     groups: Mapping[str, Any] | None  # arguments of the CliqueDetector, if it takes part
@@ -120,8 +119,8 @@ class Plan:
     starts: Any = None  # number of the first entry of each partition, shape (n_partitions + 1,)
     mean: Any = None  # of all vectors, shape (dim,)
     families: bool = False  # whether lineages of more than one entry are usual
-    kin: Kin | None = None  # what resemblance within a lineage is worth; `None` without families
-    usual: Any = None  # what is usual in the whole
+    kin: Kin | None = None  # weight of resemblance within a lineage; `None` without families
+    usual: Any = None  # usual values of the whole knowledge base
 
     @property
     def n_rows(self) -> int:
@@ -146,7 +145,7 @@ class Plan:
             np.save(self.folder / str(part) / f"{name}.npy", array, allow_pickle=False)
 
     def read(self, part: int | str, name: str) -> NDArray[Any]:
-        """Return what was written: mapped, so that only what is looked at is read."""
+        """Return an array, memory-mapped so that only the rows in use are read."""
         path = self.folder / str(part) / f"{name}.npy"
         try:
             return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -172,14 +171,14 @@ class Plan:
     def gather(self, numbers: Numbers, name: str) -> NDArray[Any]:
         """Return a column for entries of any partition, in ascending order of their numbers.
 
-        One file is mapped at a time: with each row, the system maps those around it as well, so
-        that a few rows of every file would take the memory of the whole knowledge base.
+        One file is mapped at a time: the system also maps the rows around each row, so a few rows
+        of every file would take the memory of the whole knowledge base.
         """
         found = [self.read(home, name)[mine] for home, mine in self._by_home(numbers)]
         return np.concatenate(found or [self.read(self.filled[0], name)[:0]])
 
     def gather_ragged(self, numbers: Numbers, name: str) -> list[NDArray[Any]]:
-        """Return a column of parts of any length, for entries in ascending order."""
+        """Return a column with parts of any length, for entries in ascending order."""
         return [
             part
             for home, mine in self._by_home(numbers)
@@ -193,20 +192,20 @@ class Plan:
         return [ids[place] for place in places.tolist()]
 
     def _by_home(self, numbers: Numbers) -> list[tuple[int, Numbers]]:
-        """Return partitions, and the rows in them in which ascending numbers are."""
+        """Return the partitions of ascending numbers, and their rows in each."""
         home = np.searchsorted(self.starts, numbers, side="right") - 1
         return grouped(home, numbers - self.starts[home])
 
 
 def grouped(places: Numbers, values: Numbers) -> list[tuple[int, Numbers]]:
-    """Return the values of each place; equal places have to follow each other, ascending."""
+    """Return the values of each place; the places must be in ascending order."""
     names, first = np.unique(places, return_index=True)
     parts = np.split(values, first[1:]) if len(names) else []
     return list(zip(names.tolist(), parts, strict=True))
 
 
 def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> tuple[NDArray[Any], Numbers]:
-    """Return arrays of different lengths as one, and where each of them ends."""
+    """Return arrays of different lengths as one, and the end of each."""
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     return np.concatenate([np.empty(0, dtype=dtype), *parts]), np.cumsum(lengths)
 
@@ -218,11 +217,11 @@ def divided(flat: NDArray[Any], ends: Numbers, rows: NDArray[Any]) -> list[NDArr
 
 
 class Window(NamedTuple):
-    """The part of the graph that is seen from some entries, renumbered from 0: they are first."""
+    """Some entries and their neighbours in the graph, renumbered from 0, the entries first."""
 
     overlay: Overlay  # of the entries
     own: Numbers  # numbers of the entries; ascending
-    others: Numbers  # neighbours that are no such entries, by their number; ascending
+    others: Numbers  # numbers of their other neighbours; ascending
 
 
 def window(
@@ -233,9 +232,9 @@ def window(
     vectors: bool = False,
     ids: bool = False,
 ) -> Window:
-    """Return what is seen from entries of ascending numbers, with vectors and ids where needed.
+    """Return the window of entries with ascending numbers, with vectors and ids on request.
 
-    Their lists name entries by their number; those that were found are the default.
+    Their lists name entries by number; the default is the lists that the search wrote.
     """
     if lists is None:
         lists = Lists(*map(partial(plan.gather, own), ("slots", "similarities", "copied")))
@@ -244,7 +243,7 @@ def window(
     everybody = np.concatenate(parts)
     order = np.argsort(everybody, kind="stable")
     place = order[np.searchsorted(everybody, lists.slots, sorter=order) % len(everybody)]
-    matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
+    matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph needs some vectors
     if vectors:
         matrix = np.concatenate([plan.gather(part, "vectors") for part in parts])
     graph = SimilarityGraph.assembled(
