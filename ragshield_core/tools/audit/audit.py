@@ -32,7 +32,7 @@ from ragshield_core.tools.audit.report import ScanReport
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# Most attacks of each form. Eight measure a share of forty texts to within about .15.
+# Maximum number of attacks of each form. Eight give a share of forty texts to within about .15.
 MOST = 8
 # Texts of one attack of each form.
 TEXTS = 10

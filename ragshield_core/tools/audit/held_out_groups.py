@@ -18,12 +18,12 @@ from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.judging import EXTREME, Judge, doubtful
 
-# Nearest entries of other documents that may belong to a group, and the most members of one.
+# Nearest entries of other documents that may belong to a group, and its maximum size.
 NEAREST, LARGEST = 8, 6
 FEWEST = 3
 # Nearest entries outside a group that each member is compared with.
 AROUND = 5
-# Most groups that are judged: the tightest ones.
+# Maximum number of groups that are judged: the tightest ones.
 MOST_GROUPS = 40
 # Entries per block of the neighbour search.
 BLOCK = 1_024

@@ -12,7 +12,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 
-# Most characters of a cell on the terminal and of an id in it, and most ids of a case.
+# Maximum length of a cell on the terminal and of an id in it, and number of ids of a case.
 SHOWN, SHOWN_ID, SHOWN_IDS = 300, 60, 6
 MEASURED = (
     "Attacks were made up about topics of this knowledge base, and audited among its entries. Bars "

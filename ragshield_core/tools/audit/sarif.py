@@ -20,7 +20,7 @@ from ragshield_core.tools.audit.report import ScanReport
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-# Most characters of a message, more than any evidence has.
+# Maximum length of a message, longer than any evidence.
 MESSAGE = 4_000
 LEVELS: dict[str, str] = {
     Severity.CRITICAL: "error",

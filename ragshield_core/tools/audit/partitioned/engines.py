@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
-# Most retries of a task whose worker dies; Ray itself waits if memory runs out.
+# Maximum retries of a task whose worker dies; Ray itself waits if memory runs out.
 RETRIES = 3
 # The least size of Ray's memory for objects: results are files, so it stays nearly empty.
 OBJECT_BYTES = 128 * 2**20

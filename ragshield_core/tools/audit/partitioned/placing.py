@@ -140,7 +140,7 @@ def place(plan: Plan, number: int) -> Placed:
 
 
 def layout_of(placed: Sequence[Placed]) -> dict[str, Any]:
-    """Number the entries of all partitions by their counts; return fields of the plan."""
+    """Assign numbers to entries from the counts of all partitions; return fields of the plan."""
     counts = np.concatenate([one.counts for one in placed])
     return {
         "slices": [(one.number, part) for one in placed for part in range(len(one.counts))],

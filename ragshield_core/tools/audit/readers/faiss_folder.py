@@ -1,9 +1,8 @@
 """A folder that LangChain's ``FAISS.save_local`` wrote, read without running its pickle.
 
-Beside the index lies a pickle of the docstore, and a pickle can name any function to be called with
-any arguments. Whoever may write into a knowledge base must not get to run code in its audit: the
-few classes that LangChain writes are replaced by stand-ins that only keep what they are given, and
-any other name is refused.
+The index comes with a pickle of the docstore, and a pickle can call any function with any
+arguments. A writer of a knowledge base must not be able to run code in its audit. So stand-ins that
+only store their state replace the few classes that LangChain writes, and any other name is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class _StandIn:
-    """Keeps the state of an object that is not to be built."""
+    """Keeps the state of an object without building the object."""
 
     state: Any = None
 
@@ -33,15 +32,15 @@ class _StandIn:
 
 
 class _Docstore(_StandIn):
-    """In place of InMemoryDocstore."""
+    """Stand-in for InMemoryDocstore."""
 
 
 class _Document(_StandIn):
-    """In place of Document."""
+    """Stand-in for Document."""
 
 
-# Modules have moved between releases of LangChain. The others stand in metadata or, as sets, in
-# the state of a pydantic model; their constructors do nothing but construct.
+# Modules have moved between releases of LangChain. The other classes occur in metadata or, as sets,
+# in the state of a pydantic model; their constructors have no side effects.
 KNOWN_CLASSES: Mapping[tuple[str, str], type] = {
     **{
         (module, "InMemoryDocstore"): _Docstore
@@ -61,7 +60,7 @@ KNOWN_CLASSES: Mapping[tuple[str, str], type] = {
         for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)
     },
 }
-# What unpickling and unpacking a damaged or hostile file raises.
+# Errors from unpickling and unpacking a damaged or hostile file.
 _MALFORMED = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError),
     *(OverflowError, RecursionError, MemoryError),
@@ -73,7 +72,7 @@ class _RefusedError(pickle.UnpicklingError):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows :data:`KNOWN_CLASSES` and nothing else."""
+    """Unpickler that builds :data:`KNOWN_CLASSES` only."""
 
     def find_class(self, module_name: str, global_name: str, /) -> type:
         found = KNOWN_CLASSES.get((module_name, global_name))
@@ -90,7 +89,7 @@ class _Unpickler(pickle.Unpickler):
 def faiss_folder(source: Source) -> Iterator[Rows]:
     """Yield the entries of ``index.faiss`` and ``index.pkl``, in the order of the index.
 
-    The path is the folder, or one ``.faiss`` file in it where the index has another name. Labels
+    The path is the folder, or one ``.faiss`` file in it if the index has another name. Labels
     and lineages come from the metadata.
     """
     folder = source.path.is_dir()
@@ -117,8 +116,8 @@ def faiss_folder(source: Source) -> Iterator[Rows]:
     for start in range(0, len(ids), CHUNK_ROWS):
         part = documents[start : start + CHUNK_ROWS]
         try:
-            if not isinstance(index, faiss.IndexIVF):  # it needs a map for single rows only
-                # Where rows cannot be read back, this raises, but reconstruct_n ends the process.
+            if not isinstance(index, faiss.IndexIVF):  # whose single rows need a map
+                # If rows cannot be read back, this raises, but reconstruct_n ends the process.
                 index.reconstruct(start)
             matrix = np.asarray(index.reconstruct_n(start, len(part)), dtype=np.float32)
         except RuntimeError as error:

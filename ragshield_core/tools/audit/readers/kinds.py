@@ -1,4 +1,4 @@
-"""Which reader a file or folder is for, and the reader of folders of documents."""
+"""Choice of the reader for a file or folder, and the reader of folders of documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragshield_core.tools.audit.readers.llama_folder import DOCSTORE, llama_fold
 from ragshield_core.tools.audit.readers.records import json_lines, parquet
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source, reading
 
-# Readers by the endings of names.
+# Readers by file extension.
 RECORDS: dict[str, Callable[[Source], Iterator[Rows]]] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), json_lines),
     **dict.fromkeys((".parquet", ".pq"), parquet),
@@ -22,12 +22,12 @@ RECORDS: dict[str, Callable[[Source], Iterator[Rows]]] = {
 
 
 def documents(source: Source) -> Iterator[Rows]:
-    """Yield the chunks of all documents in a folder and those below it, by name, or of one file.
+    """Yield the chunks of one file, or of all documents in a folder and its subfolders, by name.
 
-    Paragraphs are put together to chunks of about a thousand characters; an entry's id is the
-    file's path within the folder and the number of the chunk, its lineage is the file. Of HTML,
-    what a browser could show is read, hidden or not. What people do not see of a document is marked
-    in the context of the chunk. ``coverage`` names each file, also one that cannot be read.
+    Paragraphs are joined to chunks of about a thousand characters. An entry's id is the file's path
+    in the folder and the number of the chunk; its lineage is the file. HTML is read as far as a
+    browser could show it, hidden or not. The context of a chunk marks the text that people do not
+    see. ``coverage`` lists every file, including unreadable ones.
     """
     outcomes: list[FileOutcome] = []
     chunks: list[Chunk] = []
@@ -64,20 +64,20 @@ def open_source(
 ) -> Source:
     """Return the source for a file, chosen by its ending, or for a folder.
 
-    A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted, or holds
-    documents. One document is read like a folder of it.
+    A folder is a saved LangChain FAISS store, a persisted LlamaIndex index, or a folder of
+    documents. A single document is read like a folder that contains it.
 
     Parameters
     ----------
     path, columns, metadata
-        As of :class:`~ragshield_core.tools.audit.readers.source.Source`.
+        As in :class:`~ragshield_core.tools.audit.readers.source.Source`.
     include, exclude
         Globs of documents, see :class:`~ragshield_core.files.folder.Folder`.
 
     Raises
     ------
     SourceError
-        If there is no such file, or it is of no known kind.
+        If the file does not exist, or its kind is unknown.
     """
     name = path.name.lower()
     if not path.exists():

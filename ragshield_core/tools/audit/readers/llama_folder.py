@@ -14,9 +14,9 @@ from ragshield_core.tools.audit.readers.source import Rows, Source, reading, vec
 
 DOCSTORE = "docstore.json"
 VECTORS = "default__vector_store.json"
-# Of relationships, as LlamaIndex numbers them.
+# LlamaIndex's numbers of relationships.
 SOURCE, PARENT = "1", "4"
-# What a node says of itself that the quarantine keeps elsewhere.
+# Fields of a node that the quarantine stores elsewhere.
 ELSEWHERE = frozenset({"text", "text_resource", "embedding", "metadata"})
 
 
@@ -30,10 +30,10 @@ class _Node(NamedTuple):
 
 
 def llama_folder(source: Source) -> Iterator[Rows]:
-    """Yield the nodes of ``docstore.json``, with ``default__vector_store.json`` of the index.
+    """Yield the nodes of ``docstore.json``, with vectors from ``default__vector_store.json``.
 
-    Nodes whose vectors are elsewhere are embedded anew. Documents and parents without vectors,
-    whose parts have some, are left out: their text is judged part by part.
+    Nodes whose vectors are elsewhere are embedded anew. Documents and parents without vectors are
+    left out if their parts have vectors: their text is judged part by part.
     """
     path, columns = source.path / DOCSTORE, source.columns
     vectors = _vectors(source.path / VECTORS)
@@ -101,7 +101,7 @@ def _read(path: Path, key: str) -> list[tuple[str, Any]]:
 def _typed(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         msg = f"expected a JSON object, found {type(value).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - what `reading` takes for a damaged file
+        raise ValueError(msg)  # noqa: TRY004 - `reading` takes it for a damaged file
     return value
 
 
@@ -125,15 +125,15 @@ def _node(entry_id: str, packed: Any, path: Path) -> _Node:
 
 
 def _context(node: _Node) -> str | None:
-    """Return what a language model reads beside the text, by LlamaIndex's usual template."""
-    # Not by the node's own: formats are hostile, too, and can ask for gigabytes.
+    """Return the metadata that a model reads with the text, in LlamaIndex's usual template."""
+    # The node's own template is not used: formats are hostile, too, and can ask for gigabytes.
     unseen = node.data.get("excluded_llm_metadata_keys") or ()
     shown = [f"{key}: {value}" for key, value in node.metadata.items() if key not in unseen]
     return "\n".join(shown).strip() or None
 
 
 def _kept(node: _Node) -> dict[str, Any]:
-    """Return metadata with all that it takes to make the node again, as the adapter keeps it."""
+    """Return metadata with the fields that rebuild the node, as the adapter keeps them."""
     content = {key: value for key, value in node.data.items() if key not in ELSEWHERE}
     kind = str(node.data.get("class_name", "TextNode"))
     return {**node.metadata, NODE_KEY: {"type": kind, "content": content}}

@@ -25,11 +25,11 @@ from ragshield_core.tools.audit.readers.source import (
     vectors_of,
 )
 
-# A vector as a list of Python floats takes eight times the room: 1,024 of them as much as a chunk.
+# Vectors as lists of Python floats take eight times the memory: 1,024 take as much as a chunk.
 JSON_ROWS = 1_024
 
 Matrix = NDArray[np.float32]
-Numbered = list[tuple[str, Mapping[str, Any]]]  # records, and where each of them is
+Numbered = list[tuple[str, Mapping[str, Any]]]  # records, and the place of each
 
 
 def json_lines(source: Source) -> Iterator[Rows]:
@@ -62,7 +62,7 @@ def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def parquet(source: Source, groups: range | None = None) -> Iterator[Rows]:
     """Yield the rows of a parquet file, or of some of its row groups; needs the extra ``parquet``.
 
-    A column of vectors of one length is read without lists.
+    A column of vectors of one length is read without Python lists.
     """
 
     def parts() -> Iterator[tuple[Numbered, Matrix | None]]:
@@ -104,7 +104,7 @@ def _parquet_file(path: Path) -> Any:
 
 
 def _plain_matrix(batch: Any, name: str | None) -> Matrix | None:
-    """Return a column of float lists of one length without making Python objects of it."""
+    """Return a column of float lists of one length as a matrix, without Python objects."""
     if name is None or not batch.num_rows:
         return None
     column = batch.column(name)
@@ -127,7 +127,7 @@ def _plain_matrix(batch: Any, name: str | None) -> Matrix | None:
 def _rows(source: Source, parts: Iterable[tuple[Numbered, Matrix | None]]) -> Iterator[Rows]:
     """Yield records in columns; a part's vectors may have been read already.
 
-    A column that was asked for by name has to be in some row.
+    A column that the caller named must be in some row.
     """
     columns, seen, met = source.columns, dict[str, None](), set[str]()
     names = {role: columns.names(role) for role in USUAL}

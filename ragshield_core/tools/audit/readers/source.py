@@ -1,7 +1,7 @@
-"""What readers of knowledge bases have in common: columns, rows, and checks of values.
+"""Shared parts of the readers of knowledge bases: columns, rows, and checks of values.
 
-A :class:`Source` yields its rows in chunks, so that a large file is never in memory twice. All that
-it yields is hostile; nothing here executes or unpickles it.
+A :class:`Source` yields its rows in chunks, so that a large file is never in memory twice. All its
+values are hostile; nothing here executes or unpickles them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ragshield_core.files.folder import Coverage, shown_name
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
-# 8,192 vectors of 384 dimensions are 12.6 MB: little beside the whole, and few calls per million.
+# 8,192 vectors of 384 dimensions are 12.6 MB: little memory, and few calls per million entries.
 CHUNK_ROWS = 8_192
 
 
@@ -28,8 +28,8 @@ CHUNK_ROWS = 8_192
 class Columns:
     """Names of the columns; ``None`` looks for the usual ones, ``""`` reads none.
 
-    Where several of the usual names are there, the first counts; a lineage of each chunk's own
-    says more than the file or site that it came from.
+    If several of the usual names exist, the first counts: a chunk's own lineage says more than the
+    file or site that it came from.
     """
 
     id: str | None = None  # "id", "ids"
@@ -39,16 +39,16 @@ class Columns:
     embedding: str | None = None  # "embedding", "embeddings", "vector", "vectors"
 
     def names(self, role: str) -> tuple[str, ...]:
-        """Return the names under which a column is looked for."""
+        """Return the possible names of a column."""
         given: str | None = getattr(self, role)
         return USUAL[role] if given is None else (given,) if given else ()
 
     def value(self, role: str, record: Mapping[str, Any]) -> Any:
-        """Return the value of a column in a record, ``None`` where there is none."""
+        """Return the value of a column in a record, or ``None`` if it has none."""
         return next((record[n] for n in self.names(role) if record.get(n) is not None), None)
 
     def claim(self, role: str, metadata: Mapping[str, Any], place: str) -> str | None:
-        """Return a label or a lineage out of metadata."""
+        """Return a label or a lineage from metadata."""
         return as_scalar(role, self.value(role, metadata), place)
 
 
@@ -90,14 +90,14 @@ class Source:
 
     path: Path  # the file or folder
     reader: Callable[[Source], Iterator[Rows]]  # yields the rows of a source
-    columns: Columns = field(default_factory=Columns)  # what its columns are called
-    # Whether to read the other columns as well: needed if entries are to be put into quarantine,
-    # from where they can be restored
+    columns: Columns = field(default_factory=Columns)  # names of its columns
+    # Whether to read the other columns as well: needed for entries that go into quarantine, to
+    # restore them from there
     metadata: bool = False
     # Globs of documents in a folder
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
-    # What became of each file of a folder of documents, once it was read; else `None`
+    # Outcome of each file of a folder of documents, once it was read; else `None`
     coverage: Coverage | None = None
 
     def chunks(self) -> Iterator[Rows]:
@@ -107,7 +107,7 @@ class Source:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes go wrong into a :class:`SourceError`."""
+    """Turn the errors of a damaged file into a :class:`SourceError`."""
     try:
         yield
     except RAGShieldError:
@@ -132,11 +132,11 @@ def as_id(value: object, place: str) -> str:
 
 
 def as_scalar(column: str, value: object, place: str) -> str | None:
-    """Return a label or a lineage as a str, None where there is none; refuse lists and such."""
+    """Return a label or a lineage as a str, or None if it is missing; refuse other types."""
     if isinstance(value, str):
         return shown_name(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None  # NaN is how data frames say that there is none
+        return None  # NaN is a missing value of data frames
     if isinstance(value, bool | int | float):
         return str(value)
     msg = f"{place}: {column} is of type {type(value).__name__}, expected a str, a number or null."
@@ -144,7 +144,7 @@ def as_scalar(column: str, value: object, place: str) -> str | None:
 
 
 def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
-    """Return those values that are not None as vectors; refuse what is no list of numbers."""
+    """Return the values that are not None as vectors; refuse values other than lists of numbers."""
     rows = [row for row, value in enumerate(values) if value is not None]
     arrays: list[NDArray[np.float32]] = []
     for row in rows:
