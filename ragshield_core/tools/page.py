@@ -1,4 +1,4 @@
-"""One design for reports in HTML, which escapes all values."""
+"""The shared design of HTML reports; all values are escaped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ svg .poison { fill: var(--bad); stroke: var(--bad); }
 summary { cursor: pointer; }
 @media print { body { margin: 0; max-width: none; } details:not([open]) > * { display: block; } }
 """
-# No text can run a script or load a resource.
+# No script runs and nothing is loaded, even if a text asks for it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -64,12 +64,12 @@ def whole_page(title: str, body: Iterable[str]) -> str:
 
 
 def escaped(value: object, limit: int = 2_000) -> str:
-    """Return any value as text without HTML or control characters."""
+    """Return any value as text, escaped for HTML and without control characters."""
     return html.escape(printable(str(value), limit))
 
 
 def verdict_box(head: str, rest: str, style: str) -> str:
-    """Return a box with the answer: its first sentence, without the full stop, and the others."""
+    """Return the box of the answer: its first sentence, without the full stop, and the others."""
     return (
         f'<div class="verdict {style}"><b>{escaped(head)}.</b>'
         f"{f'<p>{escaped(rest)}</p>' if rest else ''}</div>"

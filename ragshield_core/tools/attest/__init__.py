@@ -1,4 +1,4 @@
-"""What an audit found, as a statement that is signed and that others can check."""
+"""Signed statements on the results of audits, which others can check."""
 
 from ragshield_core.tools.attest.statement import (
     PREDICATE_TYPE,

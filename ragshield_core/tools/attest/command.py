@@ -1,4 +1,4 @@
-"""``ragshield attest``: sign what a scan found, and check what others have signed."""
+"""``ragshield attest``: sign the result of a scan, and check signed statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ragshield_core.tools.attest.statement import Statement, statement_of, verif
 from ragshield_core.tools.options import AsListing, Listing
 
 NOT_VERIFIED = 1
-# Differences that are shown, and characters of a sentence.
+# Maximum number of shown differences, and of characters of a sentence.
 MOST_SHOWN, SHOWN = 20, 2000
 
 attest_app = typer.Typer(no_args_is_help=True, help="Sign what a scan found, for auditors.")

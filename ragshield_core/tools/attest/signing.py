@@ -1,4 +1,4 @@
-"""Ed25519 keys in files, as OpenSSL writes them too, and the DSSE envelopes that they sign."""
+"""Ed25519 keys in files, in OpenSSL's format, and the DSSE envelopes that they sign."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 # Bytes: a statement names every file, and some 200,000 fit in; a key file holds one key.
 LARGEST, LARGEST_KEY = 1 << 26, 1 << 16
-# Faults that a message names.
+# Maximum number of faults in a message.
 NAMED = 3
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-# Signatures that are tried; more are an attempt to keep us busy.
+# Maximum number of signatures that are tried; more are an attempt to waste our time.
 MOST_SIGNATURES = 32
 
 M = TypeVar("M", bound=BaseModel)
 
-# Files from elsewhere: of bounded size, nothing twice, nothing executed
+# Files from elsewhere: bounded size, no repeated names, no code executed
 
 
 def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
-    """Return what a file holds; refuse one of more than ``largest`` bytes."""
+    """Return the content of a file; refuse more than ``largest`` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(largest + 1)
@@ -48,11 +48,11 @@ def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
 
 
 def json_of(data: bytes, where: str, way_out: str) -> Any:
-    """Return the value of JSON, in which no name repeats in an object; messages quote nothing."""
+    """Return the value of JSON; refuse repeated names in an object. Messages quote nothing."""
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
-        if len(found) < len(pairs):  # readers differ in which of both they take
+        if len(found) < len(pairs):  # readers disagree on which of them counts
             raise ValueError
         return found
 
@@ -68,7 +68,7 @@ def json_of(data: bytes, where: str, way_out: str) -> Any:
 
 
 def checked(values: Any, model: type[M], where: str, way_out: str) -> M:
-    """Return JSON values as those of a model; messages quote nothing of them."""
+    """Return JSON values as an instance of a model; messages do not quote them."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def checked(values: Any, model: type[M], where: str, way_out: str) -> M:
 
 
 def make_keys(private: Path, public: Path) -> str:
-    """Write a new pair of keys, the private one for its owner alone; return their name."""
+    """Write a new pair of keys, the private one readable by its owner only; return their name."""
     _need_cryptography()
     from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
@@ -97,7 +97,7 @@ def make_keys(private: Path, public: Path) -> str:
     for path in (private, public):
         if os.path.lexists(path):
             _refuse_to_overwrite(path)
-    # With their mode from the first moment.
+    # The files have their mode from the first moment.
     for path, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -121,7 +121,7 @@ def key_id(key: Ed25519PublicKey) -> str:
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key; refuse one with a passphrase, or that others may read."""
+    """Return a private key; refuse one with a passphrase, or in a file that others may read."""
     data = bytes_of(path, LARGEST_KEY)
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         msg = f"others may read the private key {path}, expected mode 600; chmod 600 {path}."
@@ -150,7 +150,7 @@ def _key(path: Path, data: bytes, half: Literal["private", "public"]) -> Any:
     except TypeError:
         msg = f"{path} has a passphrase, expected a key without; use one of ragshield attest keys."
         raise AttestationError(msg) from None
-    except Exception:  # noqa: BLE001, S110 - whatever a file that is no key raises
+    except Exception:  # noqa: BLE001, S110 - a file that is no key raises any error
         pass
     kinds = {"private": ed25519.Ed25519PrivateKey, "public": ed25519.Ed25519PublicKey}
     if not isinstance(key, kinds[half]):
@@ -180,11 +180,11 @@ def _need_cryptography() -> None:
 
 class _Signature(BaseModel):
     model_config = ConfigDict(strict=True)
-    sig: str  # the id of the key beside it is a hint that nothing vouches for
+    sig: str  # the key id beside it is an unverified hint
 
 
 class _Envelope(BaseModel):
-    """As DSSE 1.0 has it; names that it does not know are ignored."""
+    """An envelope of DSSE 1.0; unknown names are ignored."""
 
     model_config = ConfigDict(strict=True)
     payload: str
@@ -193,7 +193,7 @@ class _Envelope(BaseModel):
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """Return what is signed: DSSE's pre-authentication encoding.
+    """Return the bytes to sign: DSSE's pre-authentication encoding.
 
     >>> pae("http://example.com/HelloWorld", b"hello world")
     b'DSSEv1 29 http://example.com/HelloWorld 11 hello world'
@@ -234,7 +234,7 @@ def opened(data: bytes, key: Ed25519PublicKey, where: str) -> bytes | None:
 
 
 def _decoded(text: str, what: str) -> bytes:
-    """Decode base64, of the usual or of the URL-safe alphabet: DSSE allows both."""
+    """Decode base64 in the usual or the URL-safe alphabet: DSSE allows both."""
     try:
         return base64.b64decode(text.translate(str.maketrans("-_", "+/")), validate=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The statement of an audit, an in-toto Statement v1, and whether data is what it is about."""
+"""The statement of an audit, an in-toto Statement v1, and the check of data against it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class _Value(BaseModel):
-    """A part of a file; names that it does not know are ignored, as in-toto asks."""
+    """A part of a file; unknown names are ignored, as in-toto requires."""
 
     model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
 
@@ -47,13 +47,13 @@ class Subject(_Value):
 
 
 class Predicate(_Value):
-    """When a knowledge base was audited, by what, and with what result.
+    """Time, tool, settings and result of an audit.
 
-    As the report has it under the same names, but for the findings; ``cases`` counts them by
-    severity, and ``report`` is the hash of the report as a whole.
+    The values are those of the report under the same names, without findings; ``cases`` counts the
+    cases by severity, and ``report`` is the hash of the whole report.
     """
 
-    # Of what, and by what
+    # Data, tool and settings
     scanned_at: str
     source: str
     tool: dict[Literal["name", "version"], str]
@@ -63,7 +63,7 @@ class Predicate(_Value):
     trusted_entries: Count
     detectors: list[str]
     thresholds: dict[str, FiniteFloat | None]
-    # With what result
+    # Result
     verdict: str
     enough: bool
     entries: Count
@@ -78,7 +78,7 @@ class Predicate(_Value):
 
 
 class Statement(_Value):
-    """What is signed."""
+    """The signed statement."""
 
     type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: Annotated[list[Subject], Field(min_length=1)]
@@ -86,7 +86,7 @@ class Statement(_Value):
     predicate: Predicate
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON, in one order."""
+        """Return the statement as JSON, with sorted names."""
         values = self.model_dump(by_alias=True)
         return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
@@ -96,7 +96,7 @@ class _Case(_Value):
 
 
 class _Report(_Value):
-    """What a scan's report has under other names than a statement."""
+    """Fields of a scan's report that a statement has in another form."""
 
     cases: list[_Case]
     provenance: dict[str, Any]
@@ -108,15 +108,15 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
     Parameters
     ----------
     report
-        As ``ragshield scan --output report.json`` has written it, to the byte: its hash is part of
+        The exact bytes that ``ragshield scan --output report.json`` wrote: their hash is part of
         the statement.
     where
-        Its name, for errors.
+        Name of the report, for errors.
 
     Raises
     ------
     AttestationError
-        If it is none.
+        If the bytes are not such a report.
     """
     way_out = (
         "expected a report of this version; write it with ragshield scan DATA --output FILE.json."
@@ -141,30 +141,30 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a check."""
+    """Result of a check."""
 
-    # What is stated; `None` where the key has not signed it, since then nobody vouches for it
+    # The statement; `None` if the key has not signed it, since nobody vouches for it then
     statement: Statement | None
-    # In what the data is not what the statement is about, a sentence each
+    # Differences between the data and the statement, a sentence each
     differences: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether the statement is signed, and about this data."""
+        """Whether the statement is signed and matches the data."""
         return self.statement is not None and not self.differences
 
 
 def verify(path: Path, key: Ed25519PublicKey, data: Path | None = None) -> Verified:
-    """Check the signature of a statement and, if data is given, whether it is about these data.
+    """Check the signature of a statement and, if data is given, that the data matches it.
 
     Parameters
     ----------
     path
-        Of the statement.
+        File of the statement.
     key
-        Whose signature is expected.
+        Public key of the expected signer.
     data
-        The file or folder that was audited, as it is now. Names of single files do not count.
+        The audited file or folder, in its present state. Names of single files do not count.
 
     Raises
     ------
