@@ -1,1 +1,1 @@
-"""The write protocol, and what the adapters of all frameworks have in common."""
+"""The write protocol and other code that the adapters of all frameworks share."""

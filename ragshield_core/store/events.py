@@ -1,4 +1,4 @@
-"""What a screening found, for logs and events of frameworks: ids, hashes and scores, no texts."""
+"""Findings of a screening for logs and framework events: ids, hashes and scores, no texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def detection(report: Report, stage: Stage) -> dict[str, Any]:
 
 
 def told(report: Report, stage: Stage) -> dict[str, Any] | None:
-    """Write the log; return the event's data, or None if there is nothing to tell."""
+    """Write the log; return the event's data, or None if no entry is suspicious."""
     if not (report.quarantined or report.flagged or report.retroactive):
         return None
     data = detection(report, stage)

@@ -58,7 +58,7 @@ class AnswersSources:
     def adopt_source(
         self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
     ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release entries below.
+        """Set thresholds for a source that a person has found good; release entries below them.
 
         The most suspicious share of its entries, as large as the accepted rate, stays held. Later
         entries of the source are judged by the same thresholds.
@@ -66,20 +66,20 @@ class AnswersSources:
         Parameters
         ----------
         source
-            Its name, as ``guard.sources.questions()`` has it; ``None`` for entries that name none.
+            The name, as in ``guard.sources.questions()``; ``None`` for entries without a source.
         by, note, **how
-            As of :meth:`release`.
+            As in :meth:`release`.
 
         Returns
         -------
         tuple[HeldEntry, ...]
-            The released entries; empty if nothing comes free.
+            The released entries; empty if none can be released.
 
         Raises
         ------
         ValueError
-            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
-            thresholds are taken, and a second call releases.
+            If no entry of the source is held. Other errors are those of :meth:`release`; by then
+            the thresholds are set, and a second call releases the entries.
         """
         free = self.guard.sources.adopt(source, by=by)
         return self.release(free, by=by, note=note, **how) if free else ()
@@ -90,9 +90,9 @@ class AnswersSources:
 
 
 class Guarded(AnswersSources):
-    """Release, recall, audit and the like, of documents or nodes, here called entries.
+    """Release, recall, audit and the like for documents or nodes, here called entries.
 
-    A store or index has a keeper, which does the work step by step; every method has an async twin.
+    The keeper of a store or index does the work step by step; every method has an async twin.
     """
 
     _keeper: Keeper[Any]
@@ -104,12 +104,12 @@ class Guarded(AnswersSources):
 
     @property
     def quarantine(self) -> Quarantine:
-        """Where held entries are."""
+        """The quarantine of held entries."""
         return self.guard.quarantine
 
     @property
     def last_report(self) -> Report:
-        """What was decided at the latest write."""
+        """The report of the latest write."""
         return self._keeper.last_report
 
     def __repr__(self) -> str:  # counts and kinds only: it ends up in logs
@@ -128,9 +128,9 @@ class Guarded(AnswersSources):
         return await in_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
 
     def standing(self, ids: Sequence[str]) -> Batch:
-        """Return entries as the store has them; missing ones are left out.
+        """Return entries as they are stored; missing ids are left out.
 
-        Hidden entries are among them, since reviewers read held entries.
+        Hidden entries are included, since reviewers read held entries.
         """
         expect_ids(ids)
         return self._keeper.run(self._keeper.stored, ids).entries
@@ -152,19 +152,19 @@ class Guarded(AnswersSources):
         Parameters
         ----------
         ids
-            Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
-            They replace the live entries under the same ids.
+            Ids of held entries; in LlamaIndex also of documents, for all their held nodes. The
+            released entries replace live entries under the same ids.
         by, note
-            Who decided, and why; kept in the quarantine's log.
+            The reviewer and the reason, for the quarantine's log.
         embed_model
-            For entries that were held without a vector. An index, and LangChain's stores, have
-            their own.
+            Embeds entries that were held without a vector. An index and LangChain's stores have
+            models of their own.
 
         Raises
         ------
         ragshield_core.model.errors.QuarantineError
-            If one of them is not held, needs a vector, or cannot be kept by the store; nothing is
-            released then, as with the following.
+            If an entry is not held, needs a vector, or cannot be kept by the store. After this
+            error and those below, no entry is released.
         ragshield_core.model.errors.InvalidBatchError
             If vectors are of another dimension than the store's.
         ValueError
@@ -186,17 +186,17 @@ class Guarded(AnswersSources):
         Parameters
         ----------
         ids
-            Of replaced entries, see ``quarantine.list("replaced")``, or, in LlamaIndex, of
-            documents: all nodes of the version that was replaced last. What took their place, under
-            the same ids or as parts of another lineage of the same document, goes into quarantine,
-            as by :meth:`recall`.
+            Ids of replaced entries, see ``quarantine.list("replaced")``; in LlamaIndex also of
+            documents, for all nodes of the version that was replaced last. Entries that took their
+            place, under the same ids or as parts of another lineage of the same document, move to
+            quarantine, as in :meth:`recall`.
         by, note
-            As of :meth:`release`.
+            As in :meth:`release`.
 
         Raises
         ------
         ragshield_core.model.errors.QuarantineError
-            If nothing was replaced under one of the ids; nothing is put back then.
+            If no entry was replaced under one of the ids; then no entry is put back.
         """
         expect_ids(ids)
         restored = self._keeper.run(reviewing.restore, self._keeper, ids, by, note)
@@ -213,38 +213,38 @@ class Guarded(AnswersSources):
         by: str = "ragshield",
         note: str | None = None,
     ) -> tuple[str, ...]:
-        """Take entries out and into quarantine; :meth:`release` puts them back.
+        """Move entries to quarantine; :meth:`release` puts them back.
 
-        They are held as they are stored, durably before they are deleted; where the store inside
-        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
+        They are held as they are stored, durably, before they are deleted. If the store inside
+        cannot delete, reads hide them. The guard forgets them and treats them as suspicious.
 
         Parameters
         ----------
         ids
-            Of stored entries; those that are not there are ignored.
+            Ids of stored entries; missing ids are ignored.
         decisions
-            Why, one per id. Entries that a person has released before then stay; without decisions
-            they leave as well, since a person decides again.
+            The reasons, one per id. With decisions, entries that a person has released before stay;
+            without them these leave too, since a person decides again.
         by, note
-            Who decided, and why, where no decisions are given; kept in the quarantine.
+            The reviewer and the reason, if no decisions are given; kept in the quarantine.
 
         Returns
         -------
         tuple[str, ...]
-            The ids that left.
+            The ids of the recalled entries.
 
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
-            If a node's metadata holds a label or lineage that is no scalar; names it, and nothing
-            left.
+            If a node's metadata holds a label or lineage that is no scalar. The error names it, and
+            no entry has left.
         ValueError
             If there are decisions, but not one per id.
 
         Notes
         -----
-        The quarantine may not be able to keep all metadata of a document that came past the guard.
-        Such a document is hidden, and not deleted, so that nothing of it gets lost.
+        The quarantine may be unable to keep all metadata of a document that bypassed the guard.
+        Such a document is hidden instead of deleted, so that nothing is lost.
         """
         expect_ids(ids)
         return self._keeper.run(recalling.recall, self._keeper, ids, decisions, by, note)
@@ -257,20 +257,20 @@ class Guarded(AnswersSources):
         Parameters
         ----------
         ids
-            Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
-            Others are ignored.
+            Ids of held entries; in LlamaIndex also of documents, for all their held nodes. Other
+            ids are ignored.
         by, note
-            Who decided, and why; kept in the quarantine's log.
+            The reviewer and the reason, for the quarantine's log.
 
         Returns
         -------
         int
-            How many revisions were deleted.
+            Number of deleted revisions.
 
         Raises
         ------
         NotImplementedError
-            If one of them is still in the store inside, hidden, and that cannot delete.
+            If the store inside still has a hidden entry and cannot delete.
         """
         expect_ids(ids)
         return self._keeper.run(reviewing.purge, self._keeper, ids, by, note)
@@ -278,7 +278,7 @@ class Guarded(AnswersSources):
     apurge = in_worker(purge)
 
     def recover(self) -> int:
-        """Finish or undo writes that crashed workers have left; every write begins with it.
+        """Finish or undo writes of crashed workers; every write begins with this.
 
         Only a guard that was opened on a database has such writes, see
         :meth:`ragshield_core.Guard.open`. The store inside is asked which entries it has.
@@ -286,7 +286,7 @@ class Guarded(AnswersSources):
         Returns
         -------
         int
-            How many events of the journal were recovered; 0 where nothing is shared.
+            Number of recovered journal events; 0 if the guard is not shared.
         """
         self._keeper.ready()
         return self._keeper.recover()
@@ -294,16 +294,16 @@ class Guarded(AnswersSources):
     arecover = in_worker(recover)
 
     def rescreen(self) -> int:
-        """Screen entries that were let in although a detector failed; recall suspicious ones.
+        """Screen entries that were admitted although a detector failed; recall suspicious ones.
 
-        There are some where the policy fails open, see :class:`ragshield_core.Policy`. Operations
-        do so by themselves once the detector works again;
-        :meth:`ragshield_core.learning.writes.Writes.unscreened` names the entries that wait.
+        Such entries exist only if the policy fails open, see :class:`ragshield_core.Policy`.
+        Operations rescreen them once the detector works again;
+        :meth:`ragshield_core.learning.writes.Writes.unscreened` names the waiting entries.
 
         Returns
         -------
         int
-            How many entries are screened now.
+            Number of entries that are screened now.
         """
         return self._keeper.run(recalling.rescreen, self._keeper)
 
@@ -312,16 +312,16 @@ class Guarded(AnswersSources):
     def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
         """Compare the whole store with its guard, and repair the chosen differences.
 
-        They differ after writes past the guard, a restored backup, or the loss of a store. Every
-        entry is read, part by part; nothing changes unless it is asked for.
+        They differ after writes that bypassed the guard, a restored backup, or the loss of a store.
+        Every entry is read, part by part. By default nothing changes.
 
         Parameters
         ----------
         adopt
-            Entries that the guard screens, as if they were written now, and learns: True for all
-            that it does not know or knows otherwise, or ids of some. Suspicious ones are held.
+            Entries to screen as if they were written now, and to learn: True for all that the guard
+            does not know or knows in another revision, or ids of some. Suspicious ones are held.
         forget
-            Entries that the guard forgets: True for all that the store lacks, or ids of some.
+            Entries to forget: True for all that the store lacks, or ids of some.
 
         Returns
         -------
@@ -340,9 +340,9 @@ class Guarded(AnswersSources):
     def refresh_quarantine(self) -> None:
         """Ask the quarantine again which entries are held.
 
-        You need it only if another process, or a person working in the quarantine itself, holds or
-        judges entries that stay in the store inside. A guard that was opened on a database looks
-        before every read.
+        This is needed only if another process, or a person working in the quarantine itself, holds
+        or judges entries that stay in the store inside. A guard opened on a database checks the
+        quarantine before every read.
         """
         self._keeper.refresh()
 
@@ -354,24 +354,24 @@ class Guarded(AnswersSources):
         quarantine: bool = False,
         seed: int = 0,
     ) -> ScanReport:
-        """Audit all that is stored, each entry judged against the others.
+        """Audit all stored entries, each judged against the others.
 
-        The guard's detectors are built anew for it, so the guard itself does not change. Writes may
+        The audit builds the guard's detectors anew, so the guard itself does not change. Writes may
         go on while the audit runs.
 
         Parameters
         ----------
         fpr, clean_ids, seed
-            As of :func:`ragshield_core.tools.audit.scan`.
+            As in :func:`ragshield_core.tools.audit.scan`.
         quarantine
-            Whether findings are held, durably before they are deleted; :meth:`release` puts them
-            back. By default nothing changes.
+            Whether to hold the findings, durably, before they are deleted; :meth:`release` puts
+            them back. By default nothing changes.
 
         Returns
         -------
         ScanReport
-            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
-            released them before or they changed meanwhile, are admitted with a note.
+            Findings, worst first. With ``quarantine=True``, entries that stayed, because a person
+            has released them before or they changed meanwhile, are admitted with a note.
         """
         keeper = self._keeper
         keeper.ready()
@@ -389,4 +389,4 @@ class Guarded(AnswersSources):
         return model
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
-        """Note that documents are as they were, as an index does."""
+        """Note that documents are restored; an index overrides this."""

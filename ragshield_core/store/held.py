@@ -1,4 +1,4 @@
-"""Held entries that come again, stored ones that others replace, and steps without a store."""
+"""Held entries that are written again, replaced stored entries, and steps without a store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
     """Keep held entries in quarantine until a reviewer decides, even if they look admissible now.
 
-    Detectors may judge a document otherwise after a new calibration or once others have left.
+    Detectors may judge a document differently after a recalibration or once others have left.
     If it were stored then, it would be live and held at once, and a reviewer would judge an
     entry that is being served already. The decision on another revision under a held id stands,
     with a remark: releasing the held revision would replace it. Parts of new versions
     (``updated``) supersede held ones. An entry that was held because its vector could not be
-    used was never judged: its decision stands as well, and it leaves the quarantine.
+    used was never judged: its new decision stands as well, and it leaves the quarantine.
 
     Raises PoisonedEntryError if an entry stays held and the policy says ``on_detect="raise"``.
     """
@@ -48,7 +48,7 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
         if same and entry.embedding.size and lacks_vector(item):
             judged_at_last.append(entry.id)
             continue
-        # It comes in with a version that takes the place of the held one's.
+        # It belongs to a new version that replaces the held entry's version.
         if is_part(item) if same else entry.id in updated:
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
@@ -72,10 +72,10 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
 
 
 def keep_replaced(keeper: Keeper[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
-    """Keep stored texts that others of another lineage take the place of: perhaps intruders.
+    """Keep stored texts in quarantine if texts of another lineage, perhaps intruders, replace them.
 
-    A text takes the place of one under the same id, and of all of its document. A document
-    whose texts stay as they are was moved. Returns a remark on each of the newer ones, by id.
+    A text replaces the one under its id, and all texts of its document. If a document's texts stay
+    the same, it was only moved. Returns a remark on each of the newer entries, by id.
     """
     notes: dict[str, str] = {}
     kept: dict[str, str] = {}
@@ -97,7 +97,7 @@ def keep_replaced(keeper: Keeper[Any], older: Sequence[Batch], newer: Batch) -> 
                 "%d entries are replaced by others of another lineage, such as %r",
                 *(len(entries), printable(entries.ids[0])),
             )
-    quarantine.readmit(chosen(newer, notes))  # these may have been stored there before
+    quarantine.readmit(chosen(newer, notes))  # the quarantine may have kept these before
     return notes
 
 
@@ -121,7 +121,7 @@ def _counterparts(
 
 
 def _replacement(newer: str | None, older: str | None) -> str:
-    """Return the remark on a text that takes the place of one of another lineage."""
+    """Return the remark on a text that replaces one of another lineage."""
     return f"{_claimed(newer)}, it replaces a text {_claimed(older)}; restore puts that back"
 
 
@@ -132,20 +132,20 @@ def _claimed(lineage: str | None) -> str:
 def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
     """Return the held revision under an id; None if a reviewer has judged it meanwhile."""
     try:
-        item = quarantine.show(entry_id)  # a revision that is held is the latest
+        item = quarantine.show(entry_id)  # a held revision is the latest
     except QuarantineError:
         return None
     return item if item.status is Status.HELD else None
 
 
-# A step in front of a store, which passes on what is not held
+# Steps in front of a store, which pass on the entries that are not held
 
 
 def sifted_for_step(columns: Columns, guard: Guard) -> Sifted:
-    """Tell malformed entries from the others, for a step that writes nothing.
+    """Separate malformed entries from the others, for a step that writes nothing.
 
-    Entries that can be neither passed on nor held are refused at once: a step that raises passes
-    nothing on.
+    An entry that can be neither passed on nor held is refused at once, and the step passes no
+    entry on.
     """
     sifted = sift(columns, guard)
     sifted.check(guard)
@@ -162,10 +162,10 @@ def judged(
     learn: bool,
     remarks: Callable[[Report], Report] = lambda report: report,
 ) -> Report:
-    """Judge entries by all that any process has learned, and hold suspicious ones.
+    """Judge entries by the knowledge of all processes, and hold suspicious ones.
 
     Processes that share a guard judge one after the other. ``screen`` judges the entries that are
-    not malformed; with ``learn`` the guard learns what passes, each id once, since no store does.
+    not malformed; with ``learn`` the guard learns the admitted ones, each id once.
     """
 
     def decide(report: Report) -> Report:
@@ -186,7 +186,7 @@ def judged(
 def let_in(
     guard: Guard, ids: Sequence[str], by: str, note: str | None, *, learn: bool = False
 ) -> tuple[HeldEntry, ...]:
-    """Judge held entries good, where no store keeps step with the guard; return them."""
+    """Release held entries where no store is attached to the guard; return them."""
 
     def released() -> tuple[HeldEntry, ...]:
         held = guard.quarantine.release(ids, by=by, note=note)
@@ -200,6 +200,6 @@ def let_in(
 
 
 def _learn(guard: Guard, entries: Batch) -> None:
-    """Learn what is new: the same entries may come again."""
+    """Learn the new entries only: known ones may come again."""
     known = set(guard.writes.known(entries.ids))
     guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))

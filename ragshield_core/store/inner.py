@@ -18,21 +18,21 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
-# Entries that are read at a time when a store is adopted or audited.
+# Entries read at a time when a store is adopted or audited.
 PART = 1000
 
-# In a thread that works for a caller on an event loop, that loop: stores whose connections live on
-# it do their part there.
+# The event loop of the caller that a thread works for: stores whose connections live on that loop
+# run their coroutines there.
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
     "ragshield_callers_loop", default=None
 )
 
 
 class StoredEntries(NamedTuple, Generic[Item]):
-    """The content of a store under some ids, including entries that came past the guard.
+    """The content of a store under some ids, including entries that bypassed the guard.
 
-    ``entries`` have vectors, and no claims that cannot be used. ``items`` are as the store has
-    them, and may be more: some stores keep several revisions under one id, or give no vectors.
+    ``entries`` have vectors, and usable claims only. ``items`` are the store's own objects, and may
+    be more: some stores keep several revisions under one id, or return no vectors.
     """
 
     entries: Batch
@@ -46,7 +46,7 @@ def chosen(batch: Batch, ids: Iterable[str], but: Iterable[str] = ()) -> Batch:
 
 
 async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """Run work in a thread, from which the store inside may come back to this loop."""
+    """Run work in a thread, from which the store inside may still use this loop."""
     loop = asyncio.get_running_loop()
 
     def there() -> T:
@@ -57,7 +57,7 @@ async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> 
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Have a coroutine done on a loop that runs in another thread."""
+    """Run a coroutine on another thread's event loop; return its result."""
     return asyncio.run_coroutine_threadsafe(start(), loop).result()
 
 
@@ -70,7 +70,7 @@ class StoreAccess(ABC, Generic[Item]):
     Attributes
     ----------
     of
-        Module and name of the class of stores, which need not be imported for it.
+        Module and name of the store class, which need not be imported.
     inner
         The store inside.
     """
@@ -82,27 +82,27 @@ class StoreAccess(ABC, Generic[Item]):
 
     @classmethod
     def handles(cls, store_cls: type) -> bool:
-        """Return whether this class knows stores of that class, which inherit from :attr:`of`."""
+        """Return whether a class of stores is :attr:`of`, or inherits from it."""
         return any((c.__module__, c.__name__) == cls.of for c in store_cls.__mro__)
 
     @property
     def name(self) -> str:
-        """What identifies the store in every process that uses it; empty where nothing does."""
+        """The name that identifies the store in every process; empty if there is none."""
         return ""
 
     @property
     def folder(self) -> str | None:
-        """Where it keeps its data, if that is for one process."""
+        """The data folder, if only one process may use it."""
         return None
 
     @property
     def table(self) -> VectorTable | None:
-        """The vectors, searched by the store for detectors; ``None`` where it cannot be asked."""
+        """The vectors, which the store searches for detectors; ``None`` if it cannot."""
         return None
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Any:
-        """Return what is stored under the ids, with vectors; missing ones are ignored."""
+        """Return the items under the ids, with vectors; missing ids are ignored."""
 
     @abstractmethod
     def write(self, *what: Any, **options: Any) -> None:
@@ -110,17 +110,17 @@ class StoreAccess(ABC, Generic[Item]):
 
     @abstractmethod
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; missing ones are ignored.
+        """Delete the entries under the ids; missing ids are ignored.
 
         Raises
         ------
         NotImplementedError
-            If this store cannot delete; a guarded store then hides what it holds.
+            If this store cannot delete; a guarded store then hides its held entries.
         """
 
     @abstractmethod
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored, if possible without reading it.
+        """Return the ids of all entries, if possible without reading the entries.
 
         Raises
         ------
@@ -129,14 +129,14 @@ class StoreAccess(ABC, Generic[Item]):
         """
 
     def count(self) -> int:
-        """Return how many entries are stored; may raise where nobody can be asked."""
+        """Return the number of entries; may raise if the store cannot be asked."""
         return len(self.ids())
 
     @abstractmethod
     def near(self, vector: list[float], k: int) -> Sequence[Item]:
-        """Return the k nearest to a vector, or none where the store cannot be asked."""
+        """Return the k items nearest to a vector, or none if the store cannot search."""
 
-    def unfit(self, *what: Any) -> dict[int, str]:  # noqa: ARG002 - for those that look at it
+    def unfit(self, *what: Any) -> dict[int, str]:  # noqa: ARG002 - for subclasses
         """Return the rows of entries that this kind of store cannot keep, each with the reason.
 
         They are held before anything is written; ``write`` may fail on them. The reason names keys
@@ -162,21 +162,21 @@ def check_inner_store(
     read: Callable[[Sequence[str]], dict[str, tuple[str, dict[str, Any], Sequence[float]]]],
     dim: int = DIM,
 ) -> None:
-    """Check access to an empty store, which is empty again afterwards.
+    """Check the access to an empty store, which is empty again afterwards.
 
     Parameters
     ----------
     access
-        To the store.
+        The access to check.
     write, read
-        Write entries and read them back as text, metadata and vector by id, in the framework's way.
+        Write entries and read them back as text, metadata and vector by id, by the framework.
     dim
-        Of vectors.
+        Dimension of the vectors.
 
     Raises
     ------
     AssertionError
-        Says what the store does otherwise.
+        If the store does not behave as expected; the message says how.
     """
     vectors = np.random.default_rng(0).normal(size=(len(IDS), dim))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -192,7 +192,7 @@ def check_inner_store(
             raise AssertionError(msg)
 
     expect("ids() of an empty store", list(access.ids()), [])
-    access.delete([IDS[0]])  # what is missing is ignored
+    access.delete([IDS[0]])  # missing ids are ignored
     write(batch([0, 1, 2], {"page": 1, "old": True}, {}, {"flag": False}))
     expect("count() of three entries", access.count(), 3)
     expect("ids()", sorted(access.ids()), sorted(IDS[:3]))

@@ -1,8 +1,8 @@
-"""A store with its guard: operations one at a time, each begun with what a crash has left to do.
+"""A store with its guard: operations run one at a time, each after recovery from crashes.
 
 Operations are functions that take a keeper: :mod:`ragshield_core.store.writing` and its neighbours.
-Where processes share a guard, each is told of a write before the store is written. If the write
-fails or its process dies, the store is asked which entries it has.
+If processes share a guard, a write is announced to all of them before the store is written. If the
+write fails or its process dies, the store is asked which entries it has.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from ragshield_core.store.updates import NewVersion, came_in
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Called with what is being done, how many are done, and of how many; 0 of 0 if that is unknown.
+# Called with the name of the work, the number of entries done, and their total; 0, 0 if unknown.
 Progress = Callable[[str, int, int], object]
 
-# Ids of the keepers that this context is inside of, so that a callback may begin an operation.
+# Ids of the keepers whose lock this context holds, so that a callback may begin an operation.
 _INSIDE: ContextVar[frozenset[int]] = ContextVar("ragshield_inside", default=frozenset())
 
 
 class Keeper(ABC, Generic[Item]):
     """Keeps a store and a guard in step: one operation after the other.
 
-    A keeper of a new framework defines the first five methods, and the sixth if its store can name
-    ids; the others have defaults. The mask hides held entries from reads of the store.
+    A keeper of a new framework defines the five abstract methods, and ``ids`` if its store can name
+    them; the others have defaults. The mask hides held entries from reads of the store.
     """
 
-    access: StoreAccess[Item]  # of the packages for frameworks
+    access: StoreAccess[Item]  # set by a framework's package
 
     def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
         self.guard = guard
@@ -64,7 +64,7 @@ class Keeper(ABC, Generic[Item]):
         if guard.writes.shared:
             self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
-        # Async operations have a thread of their own, which no read ever waits for.
+        # Async operations run in a thread of their own, for which no read ever waits.
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         self._lock = threading.Lock()
 
@@ -72,7 +72,7 @@ class Keeper(ABC, Generic[Item]):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other operations out; a callback of an operation is inside already."""
+        """Hold the lock on operations; a callback of an operation holds it already."""
         inside = _INSIDE.get()
         if id(self) in inside:
             yield
@@ -85,9 +85,9 @@ class Keeper(ABC, Generic[Item]):
                 _INSIDE.reset(token)
 
     def run(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Do an operation once no other is being done.
+        """Run an operation once no other is running.
 
-        Recovery comes first, and entries that were let in unscreened are screened at the end.
+        Recovery comes first. Entries that were admitted unscreened are screened at the end.
         """
         self.ready()
         with self.alone():
@@ -115,11 +115,11 @@ class Keeper(ABC, Generic[Item]):
             return answer
 
     async def arun(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Do an operation in a thread; once begun it is finished, whoever is cancelled."""
+        """Run an operation in a thread; once begun, it ends even if the caller is cancelled."""
         return await in_thread(partial(self.run, work, *args, **kwargs), self.worker)
 
     def step(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step:
-        """Return an operation as a step of another, which does not keep others out between."""
+        """Return an operation as a step of a longer one, without the lock between steps."""
         given = (work, *args)
         return Step(partial(self.run, *given, **kwargs), partial(self.arun, *given, **kwargs))
 
@@ -130,13 +130,13 @@ class Keeper(ABC, Generic[Item]):
 
     @abstractmethod
     def stored(self, ids: Sequence[str]) -> StoredEntries[Item]:
-        """Return the stored entries under the ids; missing ones are ignored."""
+        """Return the stored entries under the ids; missing ids are ignored."""
 
     @abstractmethod
     def write_entries(self, batch: Batch, how: Any, older: Sequence[Item]) -> None:
         """Store entries, at least one, in place of the older items under their ids; all or none.
 
-        ``how`` is what the package for a framework has prepared, ``None`` for held entries.
+        ``how`` is an argument from the framework's package, ``None`` for held entries.
         """
 
     @abstractmethod
@@ -151,13 +151,13 @@ class Keeper(ABC, Generic[Item]):
     def entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:
         """Return held entries with vectors, ready to be stored.
 
-        One that has none is refused where nothing embeds it, and one that the store cannot keep.
+        An entry is refused if it has no vector and no model embeds it, or the store cannot keep it.
         """
 
     def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
         """Return all entries that reads of the guarded store can return, fetched in parts.
 
-        One that cannot be judged is refused by name.
+        An entry that cannot be judged is refused by name.
         """
         ids = list(dict.fromkeys(self.ids()))
         batches: list[Batch] = []
@@ -185,11 +185,11 @@ class Keeper(ABC, Generic[Item]):
 
     # Hooks for documents and related entries
 
-    def judge_related(self, report: Report, *, stored: bool) -> Report:  # noqa: ARG002 - for those who know
+    def judge_related(self, report: Report, *, stored: bool) -> Report:  # noqa: ARG002 - for subclasses
         """Return a report that also holds entries which would serve the text of held ones.
 
-        Of new entries, it may change metadata and contexts instead, as they are written then;
-        ``stored`` ones stay as the store has them.
+        It may instead change the metadata and contexts of new entries, which are written like that;
+        ``stored`` entries stay as they are.
         """
         return report
 
@@ -198,18 +198,18 @@ class Keeper(ABC, Generic[Item]):
         return report
 
     def on_held(self, entries: Batch) -> None:
-        """Take note of entries that are held now."""
+        """Note the entries that are held now."""
 
     def same_as_held(self, stored: Entry, held: Entry) -> bool:
-        """Return whether the store has a held entry as it is to be released."""
+        """Return whether a stored entry equals the held entry that is to be released."""
         return stored.fingerprint == held.fingerprint
 
-    def updated_document(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
-        """Return the document whose new version an entry is a part of, if its id is known."""
+    def updated_document(self, entry: Entry) -> str | None:  # noqa: ARG002 - for subclasses
+        """Return the document that has an entry in its new version, if its id is known."""
         return None
 
-    def document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
-        """Return the document whose parts are replaced together."""
+    def document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for subclasses
+        """Return an entry's document, whose parts are replaced together."""
         return None
 
     def parts_of(self, entries: Batch) -> list[str]:  # noqa: ARG002
@@ -217,28 +217,28 @@ class Keeper(ABC, Generic[Item]):
         return []
 
     def held_under(self, ids: Sequence[str]) -> list[str]:
-        """Return ids; those of documents are replaced by the ids of their held parts."""
+        """Return ids, with each document's id replaced by the ids of its held parts."""
         return list(dict.fromkeys(ids))
 
     def replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
-        """Return the entries that were replaced last under ids; refuse an id without any."""
+        """Return the entry that was replaced last under each id; refuse an id without one."""
         return [self.guard.quarantine.show(i, Status.REPLACED) for i in dict.fromkeys(ids)]
 
     def leaving(
         self, there: StoredEntries[Item], because: Mapping[str, Decision] | None
     ) -> tuple[Batch, Sequence[Decision] | None]:
-        """Return entries that are to leave, with others that must leave too, and why each does."""
+        """Return the leaving entries, others that must leave too, and each one's reason."""
         return there.entries, None if because is None else [because[i] for i in there.entries.ids]
 
     def superseded(self, versions: Sequence[NewVersion]) -> None:
-        """Release held parts of earlier versions from waiting, since later ones are stored."""
+        """Mark waiting parts of earlier versions superseded, since later ones are stored."""
         self.guard.writes.forget_held(came_in(versions, self.guard.quarantine))
 
     def refresh(self) -> None:
         """Ask the quarantine again which entries are held."""
         self.mask.load(self.guard.quarantine)
 
-    # Intended writes, and recovery from those that did not end
+    # Intended writes, and recovery from unfinished ones
 
     def delete_or_hide(self, ids: Sequence[str]) -> None:
         """Delete entries that the mask hides; they stay hidden if the store cannot delete."""
@@ -248,7 +248,7 @@ class Keeper(ABC, Generic[Item]):
 
     @contextmanager
     def carrying_out(self, intent: Intent) -> Iterator[None]:
-        """Have a write finished or, if the store fails, given up."""
+        """Finish a write, or give it up if the store fails."""
         try:
             yield
         except Exception:
@@ -263,11 +263,11 @@ class Keeper(ABC, Generic[Item]):
             yield
 
     def as_told(self, entries: Batch) -> Batch:
-        """Return stored entries in the form in which other processes are told of them."""
+        """Return stored entries in the form that is announced to other processes."""
         return keepable(entries) if self.guard.writes.shared else entries
 
     def give_up(self, intent: Intent | None) -> None:
-        """Recover a write that failed, by the entries that the store has."""
+        """Recover from a failed write by the entries that the store has."""
         if intent is None or not self.guard.writes.shared:
             return
         self.guard.writes.failed(intent)
@@ -277,9 +277,9 @@ class Keeper(ABC, Generic[Item]):
             logger.warning("a failed write is not recovered yet (%s)", type(error).__name__)
 
     def recover(self) -> int:
-        """Recover events that crashed processes have left pending; return how many there were.
+        """Settle events that crashed processes have left pending; return their number.
 
-        The store is asked which entries it has. Where nothing is shared, nothing is pending.
+        The store is asked which entries it has. A guard that is not shared has no pending events.
         """
         with self.alone():
             return self._recovered()

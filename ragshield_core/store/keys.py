@@ -1,4 +1,4 @@
-"""What a user sets of a guarded store: its guard, and the metadata keys of claims."""
+"""Settings of a guarded store: its guard, and the metadata keys of claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ragshield_core.store.malformed import UNSTORABLE
 
 
 def expect(name: str, value: object, kind: type[Any], way_out: str) -> None:
-    """Refuse a value of another type, None as well: name the argument, types, and the way out."""
+    """Refuse a value of another type, also None; name the argument, the types and the way out."""
     if value is None or not isinstance(value, kind):
         msg = f"{name} is {kind_of(value)}, expected a {kind.__name__}: {way_out}."
         raise TypeError(msg)
@@ -29,19 +29,19 @@ def expect_guard(guard: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataKeys:
-    """Where metadata says what is claimed about a document.
+    """Metadata keys that hold the claims of a document.
 
-    A ``lineage`` of ``None`` is found where readers put it, see
+    A ``lineage`` of ``None`` means the keys that readers use, see
     :func:`ragshield_core.model.claims.lineage_of`.
     """
 
     label: str = "label"
     lineage: str | None = None
-    prompt: tuple[str, ...] | None = None  # what prompts print; None: whatever reads like a text
+    prompt: tuple[str, ...] | None = None  # keys that prompts print; None: all values like text
 
     @classmethod
     def of(cls, label: str, lineage: str | None, prompt: Sequence[str] | None = None) -> Self:
-        """Return the keys that a user gives; refuse one of another type by its name."""
+        """Return the keys that a user gives; refuse a key of another type by name."""
         for which, key in (
             ("label_key", label),
             ("lineage_key", "" if lineage is None else lineage),
@@ -61,9 +61,9 @@ class MetadataKeys:
         document: str | None = None,
         reasons: list[str] | None = None,
     ) -> tuple[str | None, str | None]:
-        """Return label and lineage of a document, None for one that cannot be used.
+        """Return the label and lineage of a document, None for an unusable claim.
 
-        ``document`` is the lineage if metadata names none; ``reasons`` takes the reason for each
+        ``document`` is the lineage if metadata names none; ``reasons`` collects the reason for each
         claim that cannot be read or kept.
         """
         found: list[str | None] = []

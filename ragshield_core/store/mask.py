@@ -1,4 +1,4 @@
-"""What reads of a live store leave out: revisions that are held, or confirmed as poisoned."""
+"""Mask of held revisions and confirmed poison, which reads of a live store leave out."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Item = TypeVar("Item")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# How many copies of confirmed entries are reckoned with.
+# Number of copies of confirmed entries that a search allows for.
 PAGE = 1000
 NO_VECTOR = np.empty(0, dtype=np.float32)
 NONE_HELD: frozenset[str] = frozenset()
-# Where revisions stand that may be seen.
+# Statuses of revisions that reads may return.
 NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
 
-# Seconds until a database that was away is tried again, where reads go on without it.
+# Seconds until an unreachable database is tried again while reads go on without it.
 LOOK_EVERY = 1.0
 
 
 class Claims(NamedTuple):
-    """What makes a revision, beside the id it stands under."""
+    """Text and claims of a revision: all that it consists of, beside its id."""
 
     text: str
     label: str | None
@@ -43,48 +43,48 @@ class Claims(NamedTuple):
 class Mask(ABC, Generic[Item]):
     """Knows which revisions are held.
 
-    A revision is hidden under the id it is held under, and one that was confirmed as poisoned under
-    any but those under which it stood before. Another revision under the same id, such as the older
-    one of a rejected update, is not.
+    A held revision is hidden under its own id. A revision that was confirmed as poisoned is hidden
+    under every id except those under which it was admitted before. Another revision under the same
+    id, such as the older one of a rejected update, stays visible.
 
-    A subclass says of its kind of document under which id it stands and what it claims. Many
-    threads may read while others write.
+    A subclass reads the id and the claims of its kind of document. Many threads may read while
+    others write.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
         self._confirmed: frozenset[str] = frozenset()
-        self._confirmed_of: dict[str, frozenset[str]] = {}  # id -> those of them held under it
-        self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
-        self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
+        self._confirmed_of: dict[str, frozenset[str]] = {}  # id -> its confirmed ones
+        self._let_in: dict[str, frozenset[str]] = {}  # id -> admitted fingerprints
+        self._wholes: dict[str, frozenset[str]] = {}  # id -> documents with its held revisions
         self._all_wholes: frozenset[str] = frozenset()  # the union, which every search reads
-        self._position = 0  # of the quarantine, up to which it was read
+        self._position = 0  # in the quarantine's log, which was read up to here
         self._watched: Quarantine | None = None
-        self._version: tuple[int, ...] = ()  # of its database, when it was looked at
+        self._version: tuple[int, ...] = ()  # of its database, at the latest check
         self._fails_open: Callable[[], bool] = lambda: False
-        self._blind, self._look_at = False, 0.0  # its database is away, and when to try it next
-        self._changing = threading.Lock()  # what is added while a quarantine is read must stay
+        self._blind, self._look_at = False, 0.0  # database is unreachable; time of next try
+        self._changing = threading.Lock()  # entries added while a quarantine is read must stay
 
     def __bool__(self) -> bool:
         return bool(self._held or self._confirmed)
 
     @abstractmethod
     def id_of(self, item: Item) -> str:
-        """Return the id that a document stands under."""
+        """Return the id of a document."""
 
     @abstractmethod
     def claims_of(self, item: Item) -> Claims:
-        """Return what a document claims; InvalidBatchError if it could never have been an entry."""
+        """Return a document's text and claims; InvalidBatchError if it cannot be an entry."""
 
-    def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for those who know
-        """Return the documents that an entry is a part of, and that are served for it elsewhere.
+    def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for subclasses
+        """Return the documents that contain an entry and are served in its place elsewhere.
 
-        By its metadata alone: a quarantine is read without texts and vectors.
+        Only metadata counts: a quarantine is read without texts and vectors.
         """
         return frozenset()
 
     def load(self, quarantine: Quarantine) -> None:
-        """Take over what a quarantine holds; an SQLite file that is not there is not made."""
+        """Load the revisions of a quarantine; a missing SQLite file is not created."""
         with self._changing:
             position, prints = 0, tuple[Print, ...]()
             if quarantine.exists():
@@ -94,7 +94,7 @@ class Mask(ABC, Generic[Item]):
             self._position = position
 
     def refresh(self, quarantine: Quarantine) -> None:
-        """Take over what has changed in a quarantine since this was last asked for."""
+        """Load the changes of a quarantine since the last call."""
         with self._changing:
             if not quarantine.exists():
                 return
@@ -105,18 +105,18 @@ class Mask(ABC, Generic[Item]):
             self._position = position
 
     def watch(self, quarantine: Quarantine, fails_open: Callable[[], bool] = lambda: False) -> None:
-        """Have :meth:`catch_up` look at what other processes hold and release there.
+        """Let :meth:`catch_up` follow the entries that other processes hold and release there.
 
-        ``fails_open`` says whether reads go on by what was known last where it cannot be
-        looked at.
+        ``fails_open`` returns whether reads go on by the last known state if the quarantine cannot
+        be read.
         """
         self._watched, self._fails_open = quarantine, fails_open
 
     def catch_up(self) -> None:
-        """Take over what has changed in what is watched; asked before every read of a store.
+        """Load the changes of the watched quarantine; called before every read of a store.
 
-        If its database is away, nothing is read unless the policy fails open: what was held or
-        confirmed elsewhere meanwhile would be read.
+        If its database is unreachable, reads are refused unless the policy fails open: they could
+        return entries that were held or confirmed elsewhere meanwhile.
         """
         if self._watched is None or (self._blind and time.monotonic() < self._look_at):
             return
@@ -133,7 +133,7 @@ class Mask(ABC, Generic[Item]):
                 logger.warning("reads know again what is held")
 
     def _cannot_look(self, error: QuarantineError) -> None:
-        """Go on by what was known last, or refuse to."""
+        """Go on by the last known state, or refuse reads."""
         if not self._fails_open():
             msg = (
                 f"nothing is read, since nobody can tell what is held: {error} Reads go on by what "
@@ -146,11 +146,11 @@ class Mask(ABC, Generic[Item]):
 
     @property
     def _knows_wholes(self) -> bool:
-        """Whether metadata has to be read: most kinds of documents are parts of nothing."""
+        """Whether metadata has to be read: most kinds of documents are not parts of others."""
         return type(self).wholes_of is not Mask.wholes_of
 
     def _take(self, prints: Iterable[Print], instead_of: Collection[str] | None = None) -> None:
-        """Take over where revisions stand, instead of all that was known, or that of some ids."""
+        """Replace the known revisions, or only those under some ids."""
         held: dict[str, frozenset[str]] = {}
         wholes: dict[str, frozenset[str]] = {}
         let_in: dict[str, frozenset[str]] = {}
@@ -166,7 +166,7 @@ class Mask(ABC, Generic[Item]):
                 wholes[i] = wholes[i] | parts if i in wholes else parts
             if item.status is Status.CONFIRMED:
                 confirmed[i] = confirmed.get(i, NONE_HELD) | revision
-        # Reads go on meanwhile: of one id, what is known is replaced at once.
+        # Reads go on meanwhile: the revisions of one id are replaced at once.
         if instead_of is None:
             self._held, self._wholes, self._let_in = held, wholes, let_in
             self._confirmed_of = confirmed
@@ -191,7 +191,7 @@ class Mask(ABC, Generic[Item]):
                     self._all_wholes |= wholes
 
     def discard(self, ids: Sequence[str]) -> None:
-        """Hide nothing under these ids any more, unless it was confirmed."""
+        """Stop hiding revisions under these ids, except confirmed ones."""
         with self._changing:
             for entry_id in ids:
                 self._held.pop(entry_id, None)
@@ -199,7 +199,7 @@ class Mask(ABC, Generic[Item]):
             self._gather_wholes()
 
     def remove(self, entries: Batch) -> list[str]:
-        """Hide revisions no longer, since they were let in; return the ids that were hidden."""
+        """Stop hiding revisions that were admitted; return the ids that were hidden."""
         shown = []
         with self._changing:
             for row, entry_id in enumerate(entries.ids):
@@ -226,14 +226,14 @@ class Mask(ABC, Generic[Item]):
         return entry_id in self._held
 
     def hides(self, item: Item) -> bool:
-        """Return whether a document is a revision that is held."""
+        """Return whether a document is a held revision."""
         entry_id = self.id_of(item)
         if not self._confirmed and entry_id not in self._held:
             return False
         return self._covers(entry_id, self.prints_of(item))
 
     def covers(self, entry: Entry) -> bool:
-        """Return whether an entry of the store is a revision that is held."""
+        """Return whether an entry of the store is a held revision."""
         if not self._confirmed and entry.id not in self._held:
             return False
         return self._covers(entry.id, frozenset((entry.fingerprint, entry.text_fingerprint)))
@@ -245,9 +245,9 @@ class Mask(ABC, Generic[Item]):
         return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
 
     def prints_of(self, item: Item) -> frozenset[str]:
-        """Return a document's fingerprints: in its context, and by itself.
+        """Return a document's fingerprints: with its context and without.
 
-        One that could never have been an entry has none, and was never held.
+        A document that cannot be an entry has none, and was never held.
         """
         try:
             text, label, lineage, context = self.claims_of(item)
@@ -265,23 +265,23 @@ class Mask(ABC, Generic[Item]):
 
     @property
     def wholes(self) -> frozenset[str]:
-        """The documents of which a part is held."""
+        """The documents that have a held part."""
         return self._all_wholes
 
     def _gather_wholes(self) -> None:
         self._all_wholes = frozenset().union(*self._wholes.values())
 
     def most(self, k: int) -> int:
-        """Return among how many results there are k that may be seen, if the store has so many."""
-        # Confirmed revisions may be there under other ids, nobody knows how many.
+        """Return how many results should contain k visible ones, if the store has so many."""
+        # An unknown number of confirmed revisions may be stored under other ids.
         return k + len(self._held) + (PAGE if self._confirmed else 0)
 
 
 class Search:
-    """How many results to ask a store for until k of them may be seen: k, and more if some may not.
+    """The number of results to ask a store for: k, then more if some of them are hidden.
 
-    ``others`` may be hidden beside those under the ids that are held. Of a ``post_filtered``
-    search, fewer results than asked for do not mean that there are no more.
+    ``others`` counts documents that may be hidden beside those under held ids. A ``post_filtered``
+    search may return fewer results than asked for although the store has more.
     """
 
     def __init__(
@@ -289,17 +289,17 @@ class Search:
     ) -> None:
         self._k, self._post_filtered, self._most = k, post_filtered, mask.most(k) + others
         self.asked = k  # how many to ask for
-        self.rows: list[int] = []  # of the latest results, those to show, in the store's order
-        self.hidden = 0  # hidden results that stood before the last of them
+        self.rows: list[int] = []  # rows of the latest results to show, in the store's order
+        self.hidden = 0  # number of hidden results before the last of them
 
     def enough(self, found: int, visible: Iterable[bool]) -> bool:
-        """Take in an answer of the store; return whether no more need to be asked for.
+        """Take an answer of the store; return whether it has enough visible results.
 
-        ``visible`` says of each result whether it may be seen; it is not read further than
+        ``visible`` says whether each result may be shown; it is read only as far as
         necessary.
         """
         k, shown = self._k, (row for row, seen in enumerate(visible) if seen)
-        # More than k where a store returns more than it was asked for.
+        # More than k if a store returns more than it was asked for.
         self.rows = list(shown if self.asked == k else islice(shown, k))
         there_is_more = found >= self.asked or self._post_filtered
         if len(self.rows) < min(found, k) and there_is_more and self.asked < self._most:
@@ -313,5 +313,5 @@ class Search:
 
 
 def _bare(item: Print) -> Entry:
-    """Return an entry that has no more than an id and metadata."""
+    """Return an entry with an id and metadata only."""
     return Entry(id=item.id, text="", embedding=NO_VECTOR, metadata=item.metadata)
