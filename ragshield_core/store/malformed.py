@@ -1,4 +1,4 @@
-"""Malformed entries: they cannot be judged as they came, and do not stop the others of a write.
+"""Malformed entries, which cannot be judged as they are and do not stop the rest of a write.
 
 An entry with an unusable vector, label, lineage or metadata is held with the reason, as far as the
 quarantine can keep it. An entry without a usable id or text cannot be held either: it is refused by
@@ -41,25 +41,25 @@ T = TypeVar("T")
 # One vector per entry; None where there is none.
 Vectors = NDArray[Any] | Sequence[Any]
 
-# Columns that are named alike here and in a batch.
+# Columns with the same name here and in a batch.
 SAME = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
 
 NOT_FINITE = "its vector holds NaN or infinite values, expected finite numbers"
 OF_ANOTHER_LENGTH = "its vector has "
-# So many vectors without a finite number are a fault of the embedding model.
+# From so many vectors on, a write without one finite vector is a fault of the embedding model.
 SEVERAL = 2
-# How the note of a malformed entry begins.
+# Start of a malformed entry's note.
 NOT_JUDGED = "not judged: "
 # Models raise these for texts that they cannot read, not when they cannot be reached.
 REFUSALS = (ValueError, TypeError)
-# Lists and mappings within each other. Readers of JSON stop at some hundreds.
+# Deepest nesting of lists and mappings. JSON readers stop at some hundreds.
 DEEPEST = 50
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Entries as a package for a framework reads them, and reasons where it could not read them."""
+    """Entries as a framework's package reads them, and reasons for those that it could not read."""
 
     ids: Sequence[Any]
     texts: Sequence[Any]
@@ -69,13 +69,11 @@ class Columns:
     metadatas: Sequence[Mapping[str, Any]]
     contexts: Sequence[str | None]
     reasons: Mapping[int, str] = field(default_factory=dict)  # by row, why it is malformed
-    refused: Mapping[int, str] = field(
-        default_factory=dict
-    )  # by row, why nothing of it can be kept
+    refused: Mapping[int, str] = field(default_factory=dict)  # by row, why it cannot be kept
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Return the columns of entries that are well-formed."""
+        """Return the columns of well-formed entries."""
         return cls(vectors=batch.vectors, **{name: getattr(batch, name) for name in SAME})
 
     def batch(self) -> Batch:
@@ -85,13 +83,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sifted:
-    """Entries of one write, the malformed ones told from the others.
+    """Entries of one write, with the malformed ones set apart.
 
-    The batch has malformed entries as far as they can be kept. A vector that cannot be used has a
-    stand-in there, which is never stored, learned or held.
+    The batch has malformed entries as far as they can be kept. A stand-in takes the place of an
+    unusable vector there; it is never stored, learned or held.
     """
 
-    rows: tuple[int, ...]  # of the input, which are in the batch, in that order
+    rows: tuple[int, ...]  # rows of the input that are in the batch, in its order
     batch: Batch
     reasons: Mapping[int, str]  # why entries are malformed, by row of the batch
     bare: frozenset[int]  # rows of those that are held without a vector
@@ -102,30 +100,30 @@ class Sifted:
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Return entries none of which is malformed."""
+        """Return entries that are all well-formed."""
         rows, none = tuple(range(len(batch))), frozenset[int]()
         return cls(rows=rows, batch=batch, reasons={}, bare=none, refused={})
 
     @property
     def whole(self) -> Batch:
-        """The entries that are to be judged."""
+        """The entries to judge."""
         return self.batch.take(self._open) if self.reasons or self.decided_before else self.batch
 
     @property
     def _open(self) -> list[int]:
-        """Rows of the entries that are to be judged."""
+        """Rows of the entries to judge."""
         rows = range(len(self.batch))
         return [row for row in rows if row not in self.reasons and row not in self.decided_before]
 
     def but(self, decided_before: Mapping[int, Decision]) -> Sifted:
-        """Return the same, with decisions on entries that are held already."""
+        """Return a copy with decisions on entries that are held already."""
         left = {row: one for row, one in decided_before.items() if row not in self.reasons}
         return replace(self, decided_before=left) if left else self
 
     def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
-        """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
+        """Return a report on :attr:`whole` after ``look`` saw it, with suspects held before in it.
 
-        The look changes decisions on some entries because of others.
+        ``look`` changes decisions on some entries because of others.
         """
         suspects = {row: one for row, one in self.decided_before.items() if one.findings}
         if not suspects:
@@ -138,7 +136,7 @@ class Sifted:
         return taken(look(replace(among, remarkable={**among.remarkable, **also})), mine)
 
     def changed(self, report: Report) -> Self:
-        """Return the same with the entries of :attr:`whole` as they are in a report of these."""
+        """Return a copy with the entries of :attr:`whole` as a report on them has them."""
         if len(report.batch) == len(self.batch):
             return replace(self, batch=report.batch)
         metadatas, contexts = list(self.batch.metadatas), list(self.batch.contexts)
@@ -148,7 +146,7 @@ class Sifted:
         return replace(self, batch=batch)
 
     def without(self, unfit: Mapping[int, str]) -> Sifted:
-        """Return the same with further malformed entries, by row of the batch: of a store, say."""
+        """Return a copy with further malformed entries, by row of the batch, from a store say."""
         if not unfit:
             return self
         reasons = {
@@ -158,7 +156,7 @@ class Sifted:
         return replace(self, reasons=reasons, unfit=self.unfit | frozenset(unfit))
 
     def check(self, guard: Guard) -> None:
-        """Refuse all by name, before anything is written or held, if the policy raises."""
+        """Refuse malformed entries by name, before any write or hold, if the policy raises."""
         if guard.policy.on_detect == "raise" and (self.reasons or self.refused):
             of_input = {self.rows[row]: reason for row, reason in self.reasons.items()}
             of_input |= dict(self.refused)
@@ -170,9 +168,9 @@ class Sifted:
         return f"{_named(names[row])}: " if row in names else ""
 
     def hold_malformed(self, report: Report, guard: Guard) -> Report:
-        """Hold the malformed entries, durably; return the report of :attr:`batch`.
+        """Hold the malformed entries durably; return the report on :attr:`batch`.
 
-        One that a person has released before is admitted, if the store can keep it.
+        A malformed entry that a person has released before is admitted, if the store can keep it.
         """
         if not self.reasons:
             return self._with_decided(report) if self.decided_before else report
@@ -209,7 +207,7 @@ class Sifted:
         return replace(report, remarkable=remarkable)
 
     def _with_decided(self, report: Report) -> Report:
-        """Return a report of :attr:`whole` as one of the batch, with earlier decisions."""
+        """Return a report on :attr:`whole` as one on the batch, with earlier decisions."""
         report = spread(report, self.batch, self._open)
         return replace(report, remarkable={**report.remarkable, **self.decided_before})
 
@@ -245,11 +243,11 @@ def taken(report: Report, rows: Sequence[int]) -> Report:
 
 
 def sift(columns: Columns, guard: Guard) -> Sifted:
-    """Tell malformed entries from the others.
+    """Separate malformed entries from the others.
 
-    Where several vectors are given and none is finite, the embedding model is at fault, and the
-    write is refused. Where all are of another dimension than those of the knowledge base, all
-    entries are refused: they are of another model, and that is no matter of single entries.
+    If several vectors are given and none is finite, the embedding model is at fault, and the write
+    is refused. If all vectors have another dimension than the knowledge base, all entries are
+    refused: the vectors come from another model, and no single entry is at fault.
     """
     refused = {**columns.refused, **unusable(columns.ids, columns.texts)}
     rows = [row for row in range(len(columns.ids)) if row not in refused]
@@ -278,7 +276,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
     batch = keepable(batch) if odd_metadatas else batch
-    # What was released is, or will be, in the store with a vector that can be used.
+    # A released entry is, or will be, in the store with a usable vector.
     asked = bool(odd) and guard.quarantine.exists()
     released = guard.quarantine.released_among(batch.take(sorted(odd))) if asked else {}
     lengths = any(reason.startswith(OF_ANOTHER_LENGTH) for reason in odd.values())
@@ -309,7 +307,7 @@ def lacks_vector(held: HeldEntry) -> bool:
 def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
     """Return the rows of entries that can be neither stored nor held, each with the reason.
 
-    Of several entries under one id, the first is meant.
+    Of several entries under one id, the first counts.
 
     Examples
     --------
@@ -339,7 +337,7 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
 
 @contextmanager
 def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
-    """Name the entries whose texts a tokenizer refuses; other errors are raised as they are."""
+    """Name the first entry whose text a tokenizer refuses; pass on other errors unchanged."""
     try:
         yield
     except (TypeError, ValueError):
@@ -352,7 +350,7 @@ def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
 
 
 def no_release(entry_id: str, done: str, reason: str) -> str:
-    """Say why a held entry cannot be released, and the way out."""
+    """Return a message on why a held entry cannot be released, with the way out."""
     return (
         f"entry {printable(entry_id)!r} cannot be {done}, and nothing was released: {reason} Write "
         "it again without, under the same id, and delete this one: store.purge([id]), or "
@@ -383,9 +381,9 @@ def keepable(entries: Batch) -> Batch:
 def usable_vectors(
     given: Sequence[Any], dim: int | None
 ) -> tuple[NDArray[np.float32], dict[int, str]]:
-    """Return a matrix of vectors, and why some of its rows are stand-ins.
+    """Return a matrix of vectors, and the reasons for stand-ins by row.
 
-    ``dim`` is their length; ``None`` takes that of most of them.
+    ``dim`` is the length of the vectors; ``None`` takes the most common length.
 
     >>> matrix, odd = usable_vectors([[0.0, 2.0], [0.0, 0.0]], None)
     >>> matrix.tolist(), odd
@@ -410,7 +408,7 @@ def usable_vectors(
 
 
 def _vector(given: Any) -> NDArray[np.float32] | str:
-    """Return a vector, or why it is none."""
+    """Return a vector, or the reason why it is unusable."""
     if given is None:
         return "it has no vector: none was given, or the embedding model refused its text"
     try:
@@ -430,7 +428,7 @@ def _vector(given: Any) -> NDArray[np.float32] | str:
 def fitting(
     metadatas: Sequence[Mapping[str, Any]], policy: Policy
 ) -> tuple[list[Mapping[str, Any]], dict[int, str]]:
-    """Return metadata without the keys beyond the bounds of a policy; and why, by row.
+    """Return metadata without keys beyond the bounds of a policy, and the reasons by row.
 
     Examples
     --------
@@ -443,7 +441,7 @@ def fitting(
         fit: dict[str, Any] = {}
         try:
             for key, value in metadata.items():
-                # What LlamaIndex says of a node besides its metadata is one value to a store.
+                # A store counts LlamaIndex's data on a node besides its metadata as one value.
                 is_node = key == NODE_KEY
                 size = _size(key, value, characters if is_node else values, characters)
                 if isinstance(size, str):
@@ -461,9 +459,9 @@ def fitting(
 
 
 def _size(key: Any, value: Any, most_values: int, most_characters: int) -> tuple[int, int] | str:
-    """Return how many values and characters a key has, or why they are too many: told early."""
+    """Return how many values and characters a key has, or at once why they are too many."""
     values, characters = 0, _length(key)
-    # An iterator per level: what contains itself, or the same list again and again, is not copied.
+    # One iterator per level: a value that contains itself, or one list many times, is not copied.
     levels: list[Iterator[Any]] = [iter((value,))]
     while levels:
         for one in levels[-1]:
@@ -494,9 +492,9 @@ def _length(value: Any) -> int:
 
 
 def embedded(items: Sequence[T], embed: Callable[[Sequence[T]], Step]) -> Steps[list[Any]]:
-    """Return what a model makes of items, None for those that it refuses, unless it refuses all.
+    """Return a model's results, None for items that it refuses; raise if it refuses all of them.
 
-    ``embed`` asks the model: a step that returns one result for each of some items.
+    ``embed`` returns a step that asks the model for one result per item.
     """
 
     def tried(some: Sequence[T]) -> Steps[list[Any]]:

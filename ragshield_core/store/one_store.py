@@ -1,6 +1,6 @@
-"""A guard is of one store, and what it holds is held under the name of that store.
+"""Binding of a guard to one store, under whose name it holds entries.
 
-The store may be where its neighbours are found, and a folder of it is for one process.
+The guard may find neighbours in the store. A store's folder is for one process only.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ragshield_core.sharing.rows import raise_damaged
 
 try:
     import fcntl
-except ImportError:  # no such locks there: a second process is not noticed
+except ImportError:  # no such locks on this platform: a second process goes unnoticed
     fcntl = None  # type: ignore[assignment]
 
-# Between the class and the collection in the name of a store.
+# Separates the class from the collection in the name of a store.
 COLLECTION = " "
 SHOWN = 60  # characters of a name
 
-# Of each folder that this process has open, by its id: a lock that ends with the process.
+# Locks on the folders that this process has open, by its id; they end with the process.
 _LOCKS: dict[tuple[int, Path], int] = {}
-# Of this process, and only as long as they are used.
+# Stores of this process's guards and quarantines, only as long as these are used.
 _STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _QUARANTINES: weakref.WeakKeyDictionary[Quarantine, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
@@ -49,15 +49,15 @@ def claim(
     folder: str | None = None,
     stacklevel: int = 3,
 ) -> None:
-    """Note that a guard is a store's; from now on it holds entries under the store's name.
+    """Bind a guard to a store; from now on it holds entries under the store's name.
 
-    ``name`` is as the user gave it; ``None`` takes the one that the quarantine was made for,
-    else ``found``: the class and the name of the collection, which identify the store in every
-    process that uses it, empty where there is no such thing. ``folder`` is where the store
-    keeps its data, if that is for one process.
+    ``name`` is the user's choice; ``None`` takes the name that the quarantine was made for, else
+    ``found``: the class and the name of the collection, which identify the store in every
+    process that uses it; empty if the store has no such name. ``folder`` is the store's data
+    folder, if only one process may use it.
 
-    Raises ValueError if the guard is another store's: what it has learned there says nothing
-    here; and StateError if the guard was opened in a namespace that is another store's.
+    Raises ValueError if the guard belongs to another store, since its knowledge does not apply
+    here; and StateError if the guard was opened in a namespace of another store.
     """
     theirs = _alive(_STORE_OF.get(guard))
     if theirs is not None and theirs is not store:
@@ -73,7 +73,7 @@ def claim(
     guard.quarantine = mine
     _STORE_OF[guard] = weakref.ref(store)
     note_folder(folder, type(store).__name__, stacklevel=stacklevel + 1)
-    # A name that the user gives is meant: two objects of that name are one store.
+    # A name from the user is deliberate: two objects with that name are one store.
     for quarantine, reference in list(_QUARANTINES.items()) if name is None else ():
         other = _alive(reference)
         if other is not None and other is not store and _same_place(quarantine, mine):
@@ -107,7 +107,7 @@ def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
         f"Guard.open(url, namespace), or pass name={before!r} if it is the same store, renamed or "
         "moved."
     )
-    # Of one collection, each framework has a class of its own.
+    # Each framework has a class of its own for the same collection.
     if COLLECTION in name and name.partition(COLLECTION)[2] == first.partition(COLLECTION)[2]:
         msg = (
             f"the store {shown!r} is guarded in the namespace of {before!r}: what is held for one "
@@ -124,7 +124,7 @@ def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
 
 
 def name_of(store: object, collection: object) -> str:
-    """Return the name of a store that has a collection, table or index of some name."""
+    """Return the name of a store from its class and its collection, table or index."""
     return f"{type(store).__name__}{COLLECTION}{collection}" if collection else ""
 
 
@@ -133,14 +133,14 @@ def _alive(reference: weakref.ref[Any] | None) -> Any:
 
 
 def folder_of_chroma(client: Any) -> str | None:
-    """Return the folder of a client of Chroma; ``None`` for one in memory or of a server."""
+    """Return the folder of a Chroma client; ``None`` for one in memory or on a server."""
     settings: Any = getattr(client, "get_settings", dict)()
     kept = getattr(settings, "is_persistent", False) and not settings.chroma_server_host
     return str(settings.persist_directory) if kept else None
 
 
 def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
-    """Note that this process has a folder open, and warn if another one has it open as well."""
+    """Lock a folder that this process has open, and warn if another process has it open."""
     if folder is None or fcntl is None:
         return
     key = os.getpid(), Path(folder).resolve()
@@ -148,7 +148,7 @@ def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
         return
     try:
         lock = os.open(key[1], os.O_RDONLY)
-    except OSError:  # not made yet, or not to be opened like this
+    except OSError:  # not made yet, or cannot be opened like this
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,7 +165,7 @@ def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
 
 
 def store_of(database: Database, namespace: str, name: str, digests: Digests) -> str:
-    """Return the name of a namespace's store, which is the first that was named."""
+    """Return the name of a namespace's store: the first one recorded, else ``name``."""
 
     def there(session: Session) -> str | None:
         query = select(table_of(StoreRow)).where(StoreRow.namespace == namespace)
@@ -193,12 +193,12 @@ def store_of(database: Database, namespace: str, name: str, digests: Digests) ->
 def use_table(
     guard: Guard, table: VectorTable | None, neighbors: Where | None, *, store: object, able: str
 ) -> bool:
-    """Let a guard find neighbours in the store inside, if it is to; return whether it could.
+    """Set where a guard finds neighbours; return whether the store inside can find them.
 
-    ``table`` are the store's vectors; ``None`` where it cannot be asked for neighbours.
-    ``neighbors`` is as of :meth:`ragshield_core.learning.connections.Connections.use_table`,
-    which raises what cannot be. ``able`` names the kinds of stores of the framework that can be
-    asked.
+    ``table`` holds the store's vectors; ``None`` if the store cannot find neighbours.
+    ``neighbors`` is as in :meth:`ragshield_core.learning.connections.Connections.use_table`,
+    which raises if the choice is impossible. ``able`` names the framework's kinds of stores that
+    can find neighbours.
     """
     if table is not None:
         guard.state.use_table(table, neighbors)

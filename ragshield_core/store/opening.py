@@ -1,4 +1,4 @@
-"""A store is opened: its guard is fitted and calibrated on it, or warned of if it knows nothing."""
+"""Opening of a store: fit and calibrate its guard, or warn that the guard knows nothing of it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ragshield_core.store.reconciling import warn_if_different
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# A store with too few entries for the accepted rate is calibrated at the smallest rate that they
-# justify, up to this, until it is adopted again.
+# If a store has too few entries for the accepted rate, its guard is calibrated at the smallest rate
+# that they justify, up to this one, until the store is adopted again.
 AT_MOST = 0.05
 
 
@@ -36,9 +36,9 @@ def adopt(
     *,
     progress: bool = False,
 ) -> None:
-    """Fit and calibrate a guard on its store, read part by part; not on a store that it knows."""
+    """Fit and calibrate a guard on its store, read part by part, unless it knows the store."""
     guard = keeper.guard
-    with keeper.alone(), _told(progress) as tell:
+    with keeper.alone(), _progress_bar(progress) as tell:
         batch = keeper.everything(part, tell)
         if trusted is None and knows(guard, batch):
             logger.info("the guard knows all %d entries of the store already", len(batch))
@@ -48,12 +48,12 @@ def adopt(
 
 
 @contextmanager
-def _told(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - as the caller got it
+def _progress_bar(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - passed through
     """Yield a function that shows the progress on standard error."""
     if not progress:
         yield lambda *_: None
         return
-    from rich.console import Console  # noqa: PLC0415 - only where something is shown
+    from rich.console import Console  # noqa: PLC0415 - only for a progress bar
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
@@ -70,9 +70,9 @@ def _told(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - as the caller
 def knows(guard: Guard, batch: Batch) -> bool:
     """Return whether a guard is calibrated on exactly these entries, or on most of them.
 
-    If it was fitted again at each restart, the entries that have come since would count as clean
-    each time, though nobody has vouched for them. Once so many have come that thresholds are due,
-    the store is to be adopted again.
+    If it were fitted again at each restart, newer entries would count as clean each time, though
+    nobody has vouched for them. Once enough new entries are stored for new thresholds, the store
+    needs a new adoption.
     """
     guard.writes.catch_up()
     due = guard.state.recalibration.next_at
@@ -87,9 +87,9 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
     """Fit and calibrate a guard on the entries of a store.
 
     If there are too few for the accepted rate, the guard takes the smallest rate that they
-    justify, up to ``AT_MOST``. If there are too few for that as well, it begins as it does with
-    nothing, and the log says so. Of ``trusted`` entries, known to be clean, half, whole
-    documents, are held out while the guard is fitted, and thresholds come from them alone.
+    justify, up to ``AT_MOST``. If there are too few for that as well, it starts as on an empty
+    store, and the log says so. Half of the ``trusted`` entries, which are known to be clean, are
+    held out as whole documents while the guard is fitted, and thresholds come from them alone.
     ``None`` takes all entries, each held out in turn.
     """
     if not len(batch):
@@ -109,15 +109,15 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
 def measure_power(guard: Guard) -> None:
     """Note in a guard's status how much of a planted attack it would hold.
 
-    Nothing is noted where the guard is not calibrated, or where no embedding model is at hand:
-    planted texts need vectors.
+    This needs a calibrated guard, and an embedding model, since planted texts need vectors.
+    Otherwise the status stays as it is.
     """
     sample, embed = guard.state.calibrator.sample, guard.state.embedder
     if sample is None or embed is None or not guard.calibrated:
         return
     try:
         power = tools().power(screen=guard.judge.rehearse, sample=sample.inside, embed=embed)
-    except Exception as error:  # noqa: BLE001 - the store is adopted all the same
+    except Exception as error:  # noqa: BLE001 - the store is adopted anyway
         logger.warning("what an attack would look like is not known: %s", type(error).__name__)
         return
     if power:
@@ -154,10 +154,10 @@ def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:
 
 
 def look(keeper: Keeper[Any], count: Callable[[], int], what: str, way_out: str) -> None:
-    """Warn of a guard that knows none of its store's entries, or others than these.
+    """Warn of a guard that knows none of its store's entries, or other entries.
 
-    ``count`` returns how many the store has, or raises where nobody can be asked yet; ``what`` is
-    the store in words, and ``way_out`` the call that adopts it.
+    ``count`` returns the number of stored entries, or raises if the store cannot be asked yet;
+    ``what`` is the store in words, and ``way_out`` the call that adopts it.
     """
     guard = keeper.guard
     if guard.n_known or not any(learns(detector) for detector in guard.detectors):
@@ -165,7 +165,7 @@ def look(keeper: Keeper[Any], count: Callable[[], int], what: str, way_out: str)
         return
     try:
         n = count()
-    except Exception as error:  # noqa: BLE001 - the store's own; the first write says more
+    except Exception as error:  # noqa: BLE001 - any error of the store; the first write says more
         logger.warning("whether the %s holds entries is not known: %s", what, type(error).__name__)
         return
     if n:

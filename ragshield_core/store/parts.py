@@ -1,4 +1,4 @@
-"""Texts that tools of agents return: suspicious parts are withheld, and the others handed on."""
+"""Texts from the tools of agents: suspicious parts are withheld, and the others passed on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from ragshield_core.store.steps import Steps
 
-# A part of fewer characters and words is a heading, a rule or a button, and no passage.
+# A part with fewer characters and words is a heading, a rule or a button, not a passage.
 SHORT, FEW_WORDS = 40, 4
-# So many runs of parts are taken out of a text; of one with more nothing is handed on.
+# At most so many runs of parts are taken out of a text; a text with more is withheld whole.
 MOST_RUNS = 4
 
 
@@ -17,9 +17,9 @@ def good_parts(
 ) -> Steps[list[str] | None]:
     """Return the parts of a text that are suspicious neither alone nor together.
 
-    Repeated parts, such as the rule below each section, are judged once, and headings as one: that
-    they are alike is no agreement of sources. ``good`` returns the texts that are not suspicious.
-    Returns None if all of the text may be handed on.
+    Repeated parts, such as the rule below each section, are judged once, and headings as one: their
+    likeness is no agreement of sources. ``good`` returns the texts that are not suspicious.
+    Returns None if the whole text may be passed on.
     """
     parts = [part for part in text.split(separator) if part.strip()]
     passages: list[str] = []

@@ -1,6 +1,6 @@
-"""Vectors that PostgreSQL keeps, found by pgvector: in the tables of either framework's stores."""
+"""Vector search by pgvector in the PostgreSQL tables of either framework's stores."""
 
-# ruff: noqa: S608 - what stands in statements are quoted names of the store's table
+# ruff: noqa: S608 - statements contain only quoted names of the store's table
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,25 +13,25 @@ from ragshield_core.neighbors.stored import FoundEntries, VectorTable
 
 T = TypeVar("T")
 
-# Candidates that HNSW keeps, at least: of 16 neighbours it misses about one in a hundred then
-# (benchmarks/results/stored_neighbors.md).
+# Least number of candidates that HNSW keeps: with it, about one in a hundred of the 16 nearest
+# neighbours is missed (benchmarks/results/stored_neighbors.md).
 EF_SEARCH, MOST_EF = 100, 1_000
-# From this version on, an index goes on searching where a filter left too few. It may hand out what
-# it finds later in any order: in the order of distance it would leave out what it came by too late,
-# a twentieth of the neighbours in a collection of one in a hundred rows.
+# From this version on, an index goes on searching if a filter left too few rows. It may return the
+# later rows in any order: a strict order of distance would drop rows that are found too late, a
+# twentieth of the neighbours in a collection of one in a hundred rows.
 ITERATIVE = (0, 8)
-# Up to so many rows all are compared, in less time than an index takes that others share.
+# Up to so many rows, all are compared: this is faster than an index shared with other stores.
 FEW = 1_000
-# Where there are more, it is tried again after so many searches: most may have been deleted.
+# If there are more, rows are counted again after so many searches: most may have been deleted.
 RECOUNT = 1_000
-# Of what pgvector sends: the dimension and a reserved number, of two bytes each.
+# Bytes before each vector that pgvector sends: the dimension and a reserved number, two bytes each.
 HEAD = 4
 
 
 class Place(NamedTuple):
-    """Where vectors are; names are quoted as SQL has them.
+    """Table and columns of vectors, with names quoted for SQL.
 
-    The key tells rows apart; ids need not: of the rows under one id, that with the greatest key is
+    The key is unique, ids need not be: of the rows under one id, the row with the greatest key is
     the entry.
     """
 
@@ -39,12 +39,12 @@ class Place(NamedTuple):
     key_column: str
     id_column: str
     vector_column: str
-    condition: str  # of the rows of this store, about a table named ``e``; ``TRUE`` for all
-    values: dict[str, Any]  # of the parameters in the condition
+    condition: str  # for the rows of this store, in a table named ``e``; ``TRUE`` for all
+    values: dict[str, Any]  # values of the parameters in the condition
 
 
 class Columns(NamedTuple):
-    """The types of ids and vectors, and whether that of vectors says how long they are."""
+    """The types of ids and vectors, and whether the type of vectors fixes their length."""
 
     ids: str
     kind: str
@@ -54,13 +54,13 @@ class Columns(NamedTuple):
 class PostgresVectors(VectorTable):
     """Vectors in a table of PostgreSQL.
 
-    Neighbours are found by cosine distance: an index for another operator is not used, and without
-    one the whole table is compared, which is exact and slow. So are the rows of a store that has
-    few, up to :data:`FEW`: behind an index that it shares with others it would find too little.
+    Neighbours are found by cosine distance. An index for another operator is not used; without an
+    index, the whole table is compared, which is exact and slow. Up to :data:`FEW` rows of a store
+    are also compared one by one: an index that it shares with others would find too few of them.
 
-    ``run`` runs work in a transaction of its own, in which ``place`` says where the vectors are,
-    and ``holdable`` which ids the table can hold. An HNSW index keeps ``ef_search`` candidates:
-    more find more, and take longer.
+    ``run`` runs work in a transaction of its own. In it, ``place`` returns where the vectors are,
+    and ``holdable`` which ids the table can hold. An HNSW index keeps ``ef_search`` candidates: a
+    greater number finds more neighbours and takes longer.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class PostgresVectors(VectorTable):
         self.ef_search = ef_search
         self._version: tuple[int, ...] | None = None  # of pgvector
         self._columns: Columns | None = None
-        self._by_index = 0  # searches until it is tried again whether there are few rows
+        self._by_index = 0  # searches until rows are counted again
 
     @property
     def name(self) -> str:
-        """Of the store."""
+        """Name of the store."""
         return self._name
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
@@ -108,7 +108,7 @@ class PostgresVectors(VectorTable):
         return found
 
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
-        """Return which of the ids the table holds, with their vectors."""
+        """Return the ids that the table holds, with their vectors."""
         from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415 - slow to import
 
         def work(session: Any) -> list[Any]:
@@ -127,7 +127,7 @@ class PostgresVectors(VectorTable):
         return list(sent_of), _received(list(sent_of.values()))
 
     def _prepare(self, session: Any, k: int) -> None:
-        """Set what only holds for this transaction."""
+        """Set the search options for this transaction only."""
         from sqlalchemy import text  # noqa: PLC0415
 
         if self._version is None:
@@ -148,8 +148,8 @@ class PostgresVectors(VectorTable):
         queries: NDArray[np.float32],
         k: int,
     ) -> FoundEntries | None:
-        """Return the nearest of all rows, which are read once; ``None`` where there are many."""
-        if self._by_index > 0:  # below, where several threads counted at the same time
+        """Return the nearest of all rows, which are read once; ``None`` if there are many."""
+        if self._by_index > 0:  # negative if several threads counted at the same time
             self._by_index -= 1
             return None
         found, n_rows = _found(session, place, columns, queries, k, at_most=FEW + 1)
@@ -159,7 +159,7 @@ class PostgresVectors(VectorTable):
         return None
 
     def _columns_of(self, session: Any, place: Place) -> Columns:
-        """Return the types of the columns, asked once."""
+        """Return the types of the columns, queried once."""
         from sqlalchemy import text  # noqa: PLC0415
 
         if self._columns is None:
@@ -186,7 +186,7 @@ class PostgresVectors(VectorTable):
 
 
 def _count(session: Any, place: Place, most: int) -> int:
-    """Return how many rows there are; not counted beyond the most."""
+    """Return the number of rows, counted up to ``most``."""
     from sqlalchemy import text  # noqa: PLC0415
 
     query = text(
@@ -199,7 +199,7 @@ def _count(session: Any, place: Place, most: int) -> int:
 def _searched(
     session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
 ) -> FoundEntries:
-    """Return what one statement finds, by an index if there is one."""
+    """Return the rows that one statement finds, by an index if there is one."""
     return _found(session, place, columns, queries, k)[0]
 
 
@@ -212,10 +212,10 @@ def _found(
     *,
     at_most: int | None = None,
 ) -> tuple[FoundEntries, int]:
-    """Return what one statement finds; each vector is sent once.
+    """Return the rows that one statement finds, each vector once, and the number of rows compared.
 
-    Where ``at_most`` is given, queries are compared with so many rows, read once for all of them,
-    and it is said how many there were: no index is of use then.
+    If ``at_most`` is given, queries are compared with so many rows, read once for all queries and
+    without an index. Otherwise rows are not counted, and the number is 0.
     """
     from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415
 
@@ -265,7 +265,7 @@ def _found(
 
 
 def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) -> FoundEntries:
-    """Return what was found, with better answers to some queries."""
+    """Return the entries found, with better answers to some queries."""
     rows = found.rows.copy()
     rows[short] = np.where(more.rows >= 0, more.rows + len(found.ids), -1)
     number_of = {name: number for number, name in enumerate(found.ids)}
@@ -283,15 +283,15 @@ def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) ->
 
 
 def _sent(place: Place) -> str:
-    """Return SQL for a vector in the bytes of the binary protocol, whatever the driver does.
+    """Return SQL for a vector in the bytes of the binary protocol, which any driver returns.
 
-    Half vectors are made whole.
+    Half-precision vectors become single precision.
     """
     return f"vector_send(CAST(e.{place.vector_column} AS vector))"
 
 
 def _received(sent: Sequence[bytes], dim: int = 0) -> NDArray[np.float32]:
-    """Return vectors as rows; of those of other lengths, rows of zeros."""
+    """Return vectors as rows; vectors of other lengths become rows of zeros."""
     if not sent:
         return np.empty((0, dim), dtype=np.float32)
     longest = max(map(len, sent))

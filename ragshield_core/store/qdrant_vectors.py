@@ -1,4 +1,4 @@
-"""Vectors that Qdrant keeps, found by it: in the collections of either framework's stores."""
+"""Vector search by Qdrant in the collections of either framework's stores."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 
 from ragshield_core.neighbors.stored import FoundEntries, VectorTable
 
-# Points that are fetched by one request.
+# Points fetched by one request.
 AT_ONCE = 256
-# Candidates that a search keeps, at least.
+# Least number of candidates that a search keeps.
 HNSW_EF = 128
 
 
 class Place(NamedTuple):
-    """Where vectors are."""
+    """Client, collection and name of vectors."""
 
     client: Any  # synchronous
     collection: str
     vector: str  # name of the dense vectors; empty where they have none
-    payload: tuple[str, ...] = ()  # keys that say which entry a point is, where its id does not
+    payload: tuple[str, ...] = ()  # keys of the entry's id, if the point's id is another
 
 
 class QdrantVectors(VectorTable):
-    """The dense vectors of a collection, found by Qdrant; its local mode compares with all.
+    """The dense vectors of a collection, searched by Qdrant; its local mode compares all of them.
 
-    They are found by the collection's own distance. Where that is no cosine, and vectors are of
-    different lengths, others than the nearest by cosine may be found.
+    A search uses the collection's own distance. If that is not the cosine and vectors differ in
+    length, it may return other points than the nearest by cosine.
 
-    ``place`` says where the vectors are, ``None`` where there is no collection yet; ``point_ids``
-    and ``entry_id`` translate ids, of which some may have no point; ``reading`` holds writes off.
+    ``place`` returns where the vectors are, ``None`` if there is no collection yet; ``point_ids``
+    and ``entry_id`` translate ids, some of which may have no point; ``reading`` blocks writes.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class QdrantVectors(VectorTable):
 
     @property
     def name(self) -> str:
-        """Of the store."""
+        """Name of the store."""
         return self._name
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
         """Return the nearest points of each query, in one request."""
-        from qdrant_client import models  # noqa: PLC0415 - only where there is Qdrant
+        from qdrant_client import models  # noqa: PLC0415 - only if Qdrant is used
 
         rows = np.full((len(embeddings), k), -1, dtype=np.int64)
         dim = embeddings.shape[1]
@@ -62,7 +62,7 @@ class QdrantVectors(VectorTable):
             place = self._place()
             if place is None:
                 return FoundEntries(*self._named([], "", dim), rows)
-            # The local mode compares with all, and warns of being told how many.
+            # The local mode compares all points, and warns if it gets a number of candidates.
             local = type(getattr(place.client, "_client", None)).__name__ == "QdrantLocal"
             requests = [
                 models.QueryRequest(
@@ -87,7 +87,7 @@ class QdrantVectors(VectorTable):
         return FoundEntries(*self._named(points, place.vector, dim), rows)
 
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
-        """Return which of the ids the collection holds, with their vectors."""
+        """Return the ids that the collection holds, with their vectors."""
         wanted = list(self._point_ids(list(dict.fromkeys(ids))))
         with self._reading():
             place = self._place()
@@ -108,7 +108,7 @@ class QdrantVectors(VectorTable):
     def _named(
         self, points: Sequence[Any], vector: str, dim: int
     ) -> tuple[list[str], NDArray[np.float32]]:
-        """Return the ids and dense vectors of points; ``dim`` long where there are none."""
+        """Return the ids and dense vectors of points; ``dim`` is the width if there are none."""
         if not points:
             return [], np.empty((0, dim), dtype=np.float32)
         rows = [dense_of(point.vector, vector) for point in points]
@@ -116,5 +116,5 @@ class QdrantVectors(VectorTable):
 
 
 def dense_of(vector: Any, name: str) -> Any:
-    """Return the dense vector of a point, which may have several, under their names."""
+    """Return the dense vector of a point, which may have several named ones."""
     return vector[name] if isinstance(vector, dict) else vector

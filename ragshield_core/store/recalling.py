@@ -1,4 +1,4 @@
-"""Recall: stored entries move into quarantine, held durably before they are deleted."""
+"""Recall of stored entries to quarantine: they are held durably before they are deleted."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def recall(
 ) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
-    With decisions, one per id, entries stay that people have released or rules excuse. Without
-    decisions a person decides, and all of them leave.
+    With decisions, one per id, entries that people have released or rules excuse stay. Without
+    decisions a person decides, and all entries leave.
     """
     because = None if decisions is None else dict(zip(ids, decisions, strict=True))
     there = keeper.stored(list(dict.fromkeys(ids)))
@@ -46,17 +46,17 @@ def recall(
 
 
 def recall_found(keeper: Keeper[Any], decisions: Sequence[Decision]) -> tuple[str, ...]:
-    """Recall entries that detectors object to, if there are any."""
+    """Recall entries that detectors find suspicious, if there are any."""
     if not decisions:
         return ()
     return recall(keeper, [d.entry_id for d in decisions], decisions)
 
 
 def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:
-    """Screen entries that were let in although detectors failed on them; recall suspicious ones.
+    """Screen entries that were admitted although detectors failed; recall suspicious ones.
 
-    Operations do so by themselves once the detectors work again, a thousand entries at a time.
-    Returns how many are screened now.
+    Operations rescreen them once the detectors work again, a thousand entries at a time. Returns
+    the number of entries that are screened now.
     """
     guard = keeper.guard
     ids = list(guard.writes.unscreened()) if ids is None else ids
@@ -76,7 +76,7 @@ def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:
 
 
 def scan(keeper: Keeper[Any], fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
-    """Audit all that the store has, each entry judged against the others."""
+    """Audit all stored entries, each judged against the others."""
     with keeper.alone():
         batch = keeper.everything()
     fresh = [type(detector)(**detector.config()) for detector in keeper.guard.detectors]
@@ -88,10 +88,10 @@ def scan(keeper: Keeper[Any], fpr: float, clean_ids: Iterable[str] | None, seed:
 
 
 def take_out(keeper: Keeper[Any], report: ScanReport) -> ScanReport:
-    """Hold the findings of an audit, durably, and delete them.
+    """Hold the findings of an audit durably, and delete them from the store.
 
-    Entries stay in the store that a person has released before or a rule excuses, and revisions
-    that are no longer those that were judged: the report returned says so.
+    Entries that a person has released before or a rule excuses stay in the store, as do entries
+    that have changed since they were judged. The returned report says so.
     """
     because = {decision.entry_id: decision for decision in report.found}
     judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
@@ -123,8 +123,8 @@ def _move(
 ) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
-    The quarantine may not be able to keep all metadata of entries that came past the guard. Such
-    an entry is hidden, not deleted, so that nothing of it gets lost.
+    The quarantine may be unable to keep all metadata of entries that bypassed the guard. Such an
+    entry is hidden instead of deleted, so that nothing is lost.
     """
     if not len(entries):
         return ()
@@ -136,7 +136,7 @@ def _move(
             *(len(cut), printable(min(cut))),
         )
     guard, quarantine = keeper.guard, keeper.guard.quarantine
-    if decisions is None:  # a person decides, and overrules others who have released entries
+    if decisions is None:  # a person decides, and overrules earlier releases
         quarantine.hold(chosen(whole, quarantine.released_among(whole)), by=by)
         verdict = Verdict.QUARANTINE
         decisions = [Decision(entry_id=i, verdict=verdict, note=note) for i in whole.ids]

@@ -1,6 +1,6 @@
-"""Reconciliation: a store is compared with its guard, and differences are repaired.
+"""Reconciliation of a store with its guard: differences are found and repaired.
 
-They differ after documents were written past the guard, a backup was restored, or a store was lost.
+They differ after documents have bypassed the guard, a backup was restored, or a store was lost.
 When a store is opened, only ids are compared; :func:`reconciled` reads all entries.
 """
 
@@ -25,13 +25,13 @@ from ragshield_core.store.writing import recall_overdue, screen_and_hold, uncove
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Ids that are named in a warning or a table, and characters of each.
+# Number of ids named in a warning or a table, and of characters shown of each.
 NAMED, SHOWN_ID = 5, 60
 
-# So many rows of a report name differences; the others say what was done.
+# The first rows of a report, which name differences; the others name repairs.
 DIFFERENCES = 6
 
-# True for all ids that were found, or a choice of them.
+# True for all ids found, False for none, or a selection of ids.
 Chosen = bool | Collection[str]
 
 
@@ -42,28 +42,28 @@ class Reconciliation:
     Attributes
     ----------
     n_stored, n_known
-        Entries of the store, and those that the guard knew, when they were compared.
+        Numbers of entries in the store, and of entries known to the guard, at the comparison.
     unguarded
-        Ids of entries that the store has, and the guard does not know: nobody has judged them.
+        Ids of entries that the store has and the guard does not know, so that none was judged.
     changed
-        Of entries whose text or claims in the store are others than those that the guard knows.
+        Ids of entries whose text or claims in the store differ from those that the guard knows.
     missing
-        Of entries that the guard knows, and the store lacks.
+        Ids of entries that the guard knows and the store lacks.
     released
-        Of entries that a reviewer has released, and the store lacks: the index was not saved after
-        the release, or they were released by the command line. ``store.release(ids)`` puts them
+        Ids of entries that a reviewer has released and the store lacks: the index was not saved
+        after the release, or the command line released them. ``store.release(ids)`` puts them
         back, from the quarantine. They are not among the ``missing``.
     readable
-        Of entries that are held, and still in the store inside: reads of the guarded store hide
-        them, others do not. ``store.recall(ids)`` takes them out.
+        Ids of held entries that are still in the store inside: reads of the guarded store hide
+        them, other reads do not. ``store.recall(ids)`` takes them out.
     unreadable
-        Of stored entries that cannot be judged: the store gives no vectors of them, or none that
-        can be used.
+        Ids of stored entries that cannot be judged, since the store returns no usable vectors for
+        them.
     n_moving
-        Entries that were left out, because a process was just writing or deleting them.
+        Number of entries left out because a process was just writing or deleting them.
     adopted, held, forgotten
-        Ids of what was screened and learned, screened and held, or forgotten, if that was asked
-        for.
+        Ids of entries that were screened and learned, screened and held, or forgotten, on
+        request.
     """
 
     n_stored: int
@@ -81,7 +81,7 @@ class Reconciliation:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differed before the repair."""
+        """Whether store and guard agreed before the repair."""
         return not any(ids for _, ids, _ in self._rows()[:DIFFERENCES])
 
     def summary(self) -> str:
@@ -116,10 +116,10 @@ class Reconciliation:
 def reconciled(
     keeper: Keeper[Any], *, adopt: Chosen = False, forget: Chosen = False
 ) -> Reconciliation:
-    """Compare a whole store with its guard, and repair the differences that are chosen.
+    """Compare a whole store with its guard, and repair the chosen differences.
 
-    See :meth:`ragshield_core.store.guarded.Guarded.reconcile`. Earlier parts of a thousand
-    entries each are learned if the policy raises on one that is to be adopted.
+    See :meth:`ragshield_core.store.guarded.Guarded.reconcile`. Entries are adopted in parts of a
+    thousand; if the policy raises on one, the earlier parts are learned.
     """
     for name, chosen in (("adopt", adopt), ("forget", forget)):
         if isinstance(chosen, str) or not isinstance(chosen, bool | Iterable):
@@ -159,12 +159,12 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
         before = guard.writes.known_ids()
         if not before:
             return
-        moving = guard.writes.moving()  # known entries that are not written yet are among it
+        moving = guard.writes.moving()  # includes known entries that are not written yet
         stored = keeper.ids()
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
         return
-    except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
+    except Exception as error:  # noqa: BLE001 - any error of the store; the first write says more
         logger.warning("store and guard could not be compared (%s)", type(error).__name__)
         return
     guard.writes.catch_up()
@@ -193,7 +193,7 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
 
 
 def named(ids: Sequence[str]) -> str:
-    """Return the first few ids, fit to be shown."""
+    """Return the first few ids, safe to print."""
     shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:NAMED])
     return shown + (", ..." if len(ids) > NAMED else "")
 
@@ -236,10 +236,10 @@ def _compared(keeper: Keeper[Any]) -> Reconciliation:
 
 
 def _states(keeper: Keeper[Any], ids: Sequence[str], readable: list[str]) -> dict[str, str]:
-    """Return how stored entries that reads can return stand to those that the guard knows.
+    """Return the state of each stored entry that reads can return, compared with the guard.
 
-    Another process is writing entries that change while this looks. ``readable`` takes the ids of
-    held entries.
+    An entry that changes meanwhile is being written by another process. ``readable`` collects the
+    ids of held entries.
     """
     writes, mask = keeper.guard.writes, keeper.mask
     writes.catch_up()
@@ -267,7 +267,7 @@ def _states(keeper: Keeper[Any], ids: Sequence[str], readable: list[str]) -> dic
 def _read(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[Batch, list[Any], list[str]]:
     """Return entries, items, and the ids of items that cannot be read as entries.
 
-    An item with a vector of another length or of zeros, say, does not keep others from being read.
+    An item with an unusable vector, of another length or of zeros, does not stop the others.
     """
     try:
         there = keeper.stored(ids)
@@ -320,10 +320,10 @@ def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[list[str], list[s
 
 
 def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
-    """Screen entries that came into the store past the guard, as if they came now.
+    """Screen stored entries that bypassed the guard, as if they were written now.
 
-    Admitted entries are learned where they stand. Held ones leave the store; one of which the
-    quarantine cannot keep all metadata is only hidden.
+    Admitted entries are learned in place. Held ones leave the store; an entry whose metadata the
+    quarantine cannot keep in full is only hidden.
     """
     writes, mask = keeper.guard.writes, keeper.mask
     whole = keepable(there)
@@ -344,7 +344,7 @@ def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
         keeper.give_up(intent)
         raise
     if any(prints.get(entry.id) != entry.fingerprint for entry in admitted):
-        keeper.give_up(intent)  # others wrote meanwhile: the store counts
+        keeper.give_up(intent)  # others wrote meanwhile: the store decides
         return report
     if intent is None:
         intent = writes.intend(admitted)
@@ -354,7 +354,7 @@ def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
 
 
 def _forget_lost(keeper: Keeper[Any], ids: Sequence[str]) -> list[str]:
-    """Have the guard forget those of its entries that the store lacks; return their ids."""
+    """Make the guard forget the entries that the store lacks; return their ids."""
     writes, mask = keeper.guard.writes, keeper.mask
     turn = writes.take_turn()
     try:

@@ -1,4 +1,4 @@
-"""Retrieved passages as a batch, and what becomes of them."""
+"""Retrieved passages as a batch, and the choice of those that pass."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Item = TypeVar("Item")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# A set is screened together with at least so many passages, because a group stands apart from a
-# rest only where there is one; twice what is wanted, so that as many survive as were asked for.
+# At least so many passages are screened together, because a group stands out only among others;
+# twice the wanted number is fetched, so that enough passages survive.
 LEAST_FETCHED, OVERFETCH = 10, 2
-# Beyond this many, dropped ones are not made up for: more are not judged together either.
+# Beyond this many, dropped passages are not replaced: more are not judged together either.
 MOST_FETCHED = 64
 
 
 class Retrieved(NamedTuple, Generic[Item]):
-    """Retrieved passages as a batch has them: ids unique, the same passage once."""
+    """Retrieved passages in the form of a batch: ids are unique, and each passage occurs once."""
 
     ids: list[str]
     texts: list[str]
     items: list[Item]
-    row_of: list[int]  # of each retrieved passage
-    doubtful: list[int]  # rows under another id than their own, which stands for another text
+    row_of: list[int]  # row of each retrieved passage
+    doubtful: list[int]  # rows under a new id, since another text has their own
 
     @classmethod
     def of(cls, found: Iterable[tuple[str | None, str, Item]]) -> Retrieved[Item]:
@@ -68,7 +68,7 @@ class Retrieved(NamedTuple, Generic[Item]):
     ) -> list[bool]:
         """Return for each retrieved passage whether a report and the quarantine let it pass.
 
-        ``own`` returns the id that a passage brought, and its context.
+        ``own`` returns the original id of a passage, and its context.
         """
         kept = report.admitted.copy()
         for row in self.doubtful:
@@ -83,7 +83,7 @@ def wants_vectors(guard: RetrievalGuard) -> bool:
 
 
 def knowing(guard: RetrievalGuard, quarantine: Quarantine | None) -> RetrievalGuard:
-    """Return a guard that drops what a quarantine holds, and shares what the given one learned."""
+    """Return a guard that drops a quarantine's held entries and shares the given one's state."""
     if quarantine is None or guard.quarantine is quarantine:
         return guard
     guard = copy.copy(guard)
@@ -98,9 +98,9 @@ def screened(
     query_vector: Sequence[float] | None,
     **columns: Any,
 ) -> Report:
-    """Judge passages; without vectors where those of some are not known, or of no use.
+    """Judge passages; without vectors if some are unknown or unusable.
 
-    ``vectors`` are by row, as far as they are known; ``columns`` are of the batch.
+    ``vectors`` holds the known vectors by row; ``columns`` holds the other columns of the batch.
     """
     n = len(columns["ids"])
     if len(vectors) == n:
@@ -110,18 +110,18 @@ def screened(
         except InvalidBatchError:
             # A zero vector, or one of another model: that must not stop a chain.
             logger.warning("vectors of %d retrieved passages are of no use", n)
-    # Rows of one stand for vectors that are not known.
+    # Rows of ones stand in for unknown vectors.
     batch = Batch.of(embeddings=np.ones((n, 1)), **columns)
     return guard.screen(query, batch, has_vectors=False)
 
 
 def first_size(k: int | None) -> int:
-    """Return how many passages to fetch where k are wanted; ``None`` for all that come."""
+    """Return how many passages to fetch if k are wanted; ``None`` wants all that are found."""
     return max(LEAST_FETCHED, OVERFETCH * (k or 0))
 
 
 def next_size(size: int, k: int | None, found: int, kept: int) -> int | None:
-    """Return how many to fetch next; ``None`` if enough survived, or there are no more."""
+    """Return how many passages to fetch next; ``None`` if enough survived or no more exist."""
     if k is None or kept >= k or found < size or size >= MOST_FETCHED:
         return None
     return min(2 * size, MOST_FETCHED)
