@@ -14,30 +14,18 @@ from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import MEANINGS, Severity
 from ragshield_core.tools.page import bars, bullets, escaped, table, verdict_box, whole_page
 
-<<<<<<< HEAD
-# Cases on a page, and texts of a case: a page of thousands helps nobody.
-SHOWN_CASES, SHOWN_TEXTS = 200, 6
-# Characters of a text, around the convicting sentence.
-SHOWN = 900
-SUSPECT = "suspect"  # stands for an unknown severity
-=======
 # Maximum number of cases and texts on a page: thousands help nobody.
 SHOWN_CASES, SHOWN_TEXTS = 200, 6
 # Maximum number of characters of a text, around its suspicious sentence.
 SHOWN = 900
 SUSPECT = "suspect"  # in place of an unknown severity
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 BADGES: dict[str, str] = {
     Severity.CRITICAL: "bad",
     Severity.HIGH: "bad",
     Severity.MEDIUM: "warn",
     SUSPECT: "bad",
 }
-<<<<<<< HEAD
-# Cases in Markdown, ids of a case, and characters of a quotation.
-=======
 # Maximum number of cases in Markdown, of ids of a case, and of characters of a quoted text.
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 LISTED_CASES, LISTED_IDS, QUOTED = 50, 10, 300
 # Characters with a meaning in Markdown.
 _MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
@@ -45,11 +33,7 @@ _MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownText:
-<<<<<<< HEAD
-    """A text of a case; ``span`` is its convicting part."""
-=======
     """A text of a case; ``span`` is its suspicious part."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     id: str
     text: str
@@ -60,41 +44,22 @@ class ShownText:
 class ShownCase:
     """A case as reports show it."""
 
-<<<<<<< HEAD
-    # One sentence each: title, effect, evidence, advice, and the detectors or people behind it
-    title: str
-    severity: str  # its severity, or SUSPECT
-    # The known ids, worst first; n_entries counts all entries, and is 0 if all ids are known
-    entry_ids: tuple[str, ...]
-=======
     title: str
     severity: str  # its severity, or SUSPECT
     entry_ids: tuple[str, ...]  # of the known entries, worst first
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     texts: tuple[ShownText, ...]  # of the first entries
     evidence: str
     by: str
     effect: str = ""
     beside: tuple[str, ...] = ()  # ids to look at as well
-<<<<<<< HEAD
-    quote: str = ""  # the convicting words
-=======
     quote: str = ""  # the suspicious words
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     advice: str = ""
     n_entries: int = 0  # in the whole case; 0 if `entry_ids` has them all
 
-<<<<<<< HEAD
-    detectors: tuple[str, ...] = ()  # names of the detectors with findings in it
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the case as JSON-ready values without texts."""
-=======
     detectors: tuple[str, ...] = ()  # names of detectors that found any of the entries
 
     def to_dict(self) -> dict[str, Any]:
         """Return the case as JSON-ready values, without texts."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
         names = ("severity", "title", "entry_ids", "beside", "detectors", "evidence", "effect")
         return {name: getattr(self, name) for name in (*names, "advice")}
 
@@ -146,25 +111,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
-<<<<<<< HEAD
-    """The contents of a report of cases."""
-=======
     """Content of a report of cases."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     question: str  # the heading: the question that the report answers
     verdict: str  # the answer; its first sentence is shown large
     style: str  # `"good"`, `"warn"` or `"bad"`
-<<<<<<< HEAD
-    source: str  # name of the judged data; may be hostile
-    looked_at: str  # number of entries, time and version; see looked_at
-    steps: Sequence[str]  # next steps, a sentence each
-    heading: str = ""  # of the cases
-    # The first cases, and the number of all
-    cases: Sequence[ShownCase] = ()
-    n_cases: int = 0
-    parts: Sequence[Part] = ()  # come after the cases
-=======
     source: str  # name of the data: hostile
     looked_at: str  # number of entries, time and version; see looked_at
     steps: Sequence[str]  # next steps, a sentence each
@@ -173,7 +124,6 @@ class CaseReport:
     cases: Sequence[ShownCase] = ()
     n_cases: int = 0
     parts: Sequence[Part] = ()  # shown after the cases
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     @property
     def answers(self) -> tuple[str, str]:
@@ -183,20 +133,12 @@ class CaseReport:
 
 
 def looked_at(what: str, at: dt.datetime) -> str:
-<<<<<<< HEAD
-    """Return a phrase with the judged data, the time ``at`` in UTC, and the version."""
-=======
     """Return a phrase with the data, the time and the version; ``at`` is in UTC."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     return f"{what}, looked at on {at:%Y-%m-%d %H:%M} UTC by RAGShield {version('ragshield')}"
 
 
 def sentence(text: str) -> str:
-<<<<<<< HEAD
-    """Return a text with a capital and a full stop.
-=======
     """Return a text with a capital letter in front and a full stop at the end.
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     >>> sentence("it opens with a question")
     'It opens with a question.'
@@ -205,11 +147,7 @@ def sentence(text: str) -> str:
 
 
 def span_of(findings: Sequence[Finding]) -> tuple[int, int] | None:
-<<<<<<< HEAD
-    """Return the convicting part of a text, if known."""
-=======
     """Return the suspicious part of a text, if one is known."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     return next((f.span for f in findings if f.span is not None and not f.beside), None)
 
 
@@ -262,11 +200,7 @@ def _case(number: int, case: ShownCase) -> str:
 
 
 def _text(shown: ShownText) -> str:
-<<<<<<< HEAD
-    """Return the id of an entry and its text, with the convicting part marked."""
-=======
     """Return the id of an entry and its text, with the suspicious part marked."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     text = shown.text
     start, end = shown.span or (0, 0)
     begin = max(0, min(start - SHOWN // 3, len(text) - SHOWN))
@@ -288,11 +222,7 @@ def _lines(text: str) -> str:
 
 
 def markdown(report: CaseReport) -> str:
-<<<<<<< HEAD
-    """Return the report without full texts, for a comment or a summary in CI."""
-=======
     """Return a report without whole texts, for a comment or a summary in CI."""
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
     head, rest = report.answers
     lines = [
         f"# {report.question}",
@@ -313,11 +243,7 @@ def markdown(report: CaseReport) -> str:
 
 
 def plain(text: str) -> str:
-<<<<<<< HEAD
-    r"""Return a sentence with Markdown's characters escaped.
-=======
     r"""Return a sentence escaped for Markdown.
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     >>> print(plain("1 < 2 *here*"))
     1 \< 2 \*here\*
@@ -326,11 +252,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-<<<<<<< HEAD
-    """Return hostile text as code, without links, pictures or mentions of people.
-=======
     """Return hostile text as code, so that it makes no link, no picture and no mention.
->>>>>>> 91faf28a (Plain words in attestations and in reports of cases)
 
     >>> code("a `b` @team")
     '`` a `b` @team ``'
