@@ -1,7 +1,8 @@
 """RAGShield's core: keeps poisoned documents out of RAG knowledge bases; knows no framework."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ragshield_core.lazy import attributes
 
 if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector, StatelessDetector
@@ -43,12 +44,7 @@ _HOMES = {
     "Quarantine": "quarantine",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = attributes(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from ragshield_core.detectors.base import (
     Detector,
     DoubtsSample,
     GroupDetector,
+    SharesUsual,
     StatelessDetector,
     judged_scores,
     learns,
@@ -39,6 +41,10 @@ logger = logging.getLogger("ragshield")
 MOST_SCORED = 100_000
 
 
+Usuals = Mapping[str, tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]]
+NO_USUAL: Usuals = MappingProxyType({})
+
+
 class Measured(NamedTuple):
     """Scores of a clean sample, without its doubtful entries."""
 
@@ -47,13 +53,18 @@ class Measured(NamedTuple):
     ids: tuple[str, ...] = ()  # of the entries that count as clean
     n_doubtful: int = 0  # entries that do not count
     why_not: str = ""  # the reason if calibration is impossible
+    # By detector, usual values that one process has measured for all; see SharesUsual.
+    usual: Usuals = NO_USUAL
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
-        values = {**self._asdict(), "scores": list(self.scores)}
-        return values, {
+        usual = {name: dict(values) for name, (values, _) in self.usual.items()}
+        arrays: dict[str, NDArray[Any]] = {
             str(number): rounded_up(column) for number, column in enumerate(self.scores.values())
         }
+        for name, (_, parts) in self.usual.items():
+            arrays |= {f"usual.{name}.{key}": array for key, array in parts.items()}
+        return {**self._asdict(), "scores": list(self.scores), "usual": usual}, arrays
 
     @classmethod
     def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -63,6 +74,10 @@ class Measured(NamedTuple):
             ids=tuple(map(str, values["ids"])),
             n_doubtful=int(values["n_doubtful"]),
             why_not=str(values["why_not"]),
+            usual={
+                name: (of_it, part_of(arrays, f"usual.{name}."))
+                for name, of_it in values["usual"].items()
+            },
         )
 
 
@@ -216,7 +231,7 @@ class Calibrator:
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
         """Measure the current usual values, and set thresholds from scores measured by a copy."""
         assert self.sample is not None  # noqa: S101 - the copy scored it
-        self.measure(self.sample, confirmed)
+        self.measure(self.sample, confirmed, measured.usual)
         self._check_judged(measured.scores)
         self._take(measured.scores, None, measured.n_doubtful, measured.ids)
 
@@ -254,8 +269,22 @@ class Calibrator:
         )
         return measured, scores
 
-    def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
+    def measured_usual(self, confirmed: Sequence[str]) -> dict[str, Any]:
+        """Measure the current usual values; return those that others can take over."""
+        assert self.sample is not None  # noqa: S101 - a copy has scored it
+        self.measure(self.sample, confirmed)
+        learners = self._knowledge.learners
+        return {one.name: one.usual() for one in learners if isinstance(one, SharesUsual)}
+
+    def measure(
+        self,
+        sample: CleanSample,
+        confirmed: Sequence[str],
+        usual: Usuals = NO_USUAL,
+    ) -> NDArray[np.bool_]:
         """Measure the current usual values from the entries inside a clean sample.
+
+        ``usual`` has those that another process has measured, by detector.
 
         Returns a mask of outliers, shape (n_inside,); a vetted sample has none.
         """
@@ -270,7 +299,10 @@ class Calibrator:
                     doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
-            detector.refresh(reference)
+            if isinstance(detector, SharesUsual) and detector.name in usual:
+                detector.take_usual(*usual[detector.name])
+            else:
+                detector.refresh(reference)
         return doubtful
 
     def adopt_source(

@@ -190,6 +190,11 @@ class Recalibration:
         except Exception as error:  # noqa: BLE001 - the entries are written already
             return Measured({}, why_not=crash(error))
 
+    def usual_for_all(self, confirmed: Sequence[str]) -> dict[str, Any]:
+        """Measure the usual values of this state; return those that other processes take over."""
+        self._sample()
+        return self._calibrator.measured_usual(confirmed)
+
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
         """Set thresholds from the scores measured by a copy; on failure, they do not change."""
         if measured.why_not:

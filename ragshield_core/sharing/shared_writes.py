@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.learning.events import Change, Event, Intent
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.status import Standing
@@ -548,7 +549,7 @@ class SharedWrites(Writes):
                 try:
                     with self._state.lock:
                         if at == (self._times_replaced, self._state.calibrator.calibrated_at):
-                            self.happened(Change.RECALIBRATED, ids=confirmed, measured=measured)
+                            self._put_in_force(measured, confirmed)
                 finally:
                     self.give_up_turn(turn)
                 logger.info("taking thresholds took %.1f s", time.monotonic() - began)
@@ -562,6 +563,17 @@ class SharedWrites(Writes):
             with suppress(QuarantineError):  # others wait for it no longer than the lease
                 self._database.write(partial(self._journal.retire, writer=me))
             self._measuring = None
+
+    def _put_in_force(self, measured: Measured, confirmed: tuple[str, ...]) -> None:
+        """Record new thresholds, with usual values that others need not measure again."""
+        try:
+            if not measured.why_not:
+                usual = self._state.recalibration.usual_for_all(confirmed)
+                measured = measured._replace(usual=usual)
+            self.happened(Change.RECALIBRATED, ids=confirmed, measured=measured)
+        except BaseException:
+            self._become()  # the state before the measurement
+            raise
 
     def settled(self) -> None:
         """Wait until no process recalibrates in the background."""

@@ -189,6 +189,18 @@ class UsesEmbedder(ABC):
         """Set the model, ``None`` for none; raises StateError if another model was learned."""
 
 
+class SharesUsual(ABC):
+    """A detector that needs long to measure usual values: one process measures them for all."""
+
+    @abstractmethod
+    def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the result of the latest ``refresh``, as JSON-ready values and arrays."""
+
+    @abstractmethod
+    def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the result of a ``refresh`` that another process made in the same state."""
+
+
 class DoubtsSample(ABC):
     """A detector that finds outliers in a sample that nobody has vouched for.
 

@@ -9,7 +9,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need, Scope, Traits
+from ragshield_core.detectors.base import (
+    Audits,
+    Evidence,
+    GroupDetector,
+    Need,
+    Scope,
+    SharesUsual,
+    Traits,
+)
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
@@ -49,7 +57,7 @@ FEW = 256
 EXTREME = 1e-4
 
 
-class CliqueDetector(GroupDetector, Audits, IndexOwner):
+class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
     """Find small groups of entries that are similar in meaning but not in wording.
 
     By the default rule, the score is the surprisal of the tightest group around an entry in this
@@ -207,6 +215,16 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         slots = slots[slots >= 0]
         if len(slots) >= self.min_entries:
             measure(known, slots)
+            self._latest = None
+
+    def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the latest measurement of the usual evidence; nothing before there is any."""
+        return ({}, {}) if self._ready is None else self._ready.usual_state()
+
+    def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over a measurement of the usual evidence."""
+        if values and self._ready is not None:
+            self._ready.take_usual(values, arrays)
             self._latest = None
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002

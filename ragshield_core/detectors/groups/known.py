@@ -57,6 +57,9 @@ NOTES: dict[str, Any] = {
     **{channel: np.zeros(len(SIZES), dtype=np.float32) for channel in CHANNELS},
 }
 
+# The notes that a measurement changes.
+MEASURED = ("measured", "score", *CHANNELS)
+
 
 class Rule(NamedTuple):
     """Rule of a group detector, see :class:`.detector.CliqueDetector`, and its name in messages."""
@@ -99,6 +102,7 @@ class Known:
         self.sources: dict[str | None, int] = {}
         self.vouched: set[int] = set()
         self.vocabulary = Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
+        self.measured_edges = False  # whether the latest measurement changed notes of all entries
         self.ready = False  # whether the usual evidence has been measured
         # Threshold of the reference rule, and whether a similarity can exceed it.
         self.edge_threshold = (1.0, True)
@@ -264,6 +268,47 @@ class Known:
         """Return which codes belong to sources that are not vouched for, shape as ``codes``."""
         return ~np.isin(codes, list(self.vouched))
 
+    # Usual values that another process has measured in the same state
+
+    def usual_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the latest measurement, with the notes that it changed."""
+        slots = np.flatnonzero(self.notes["measured"] | self.measured_edges)
+        values, arrays = self._usual_parts()
+        notes = {f"notes.{name}": self.notes[name][slots] for name in MEASURED}
+        return values | {"unrelated": self.graph.unrelated}, arrays | notes | {"slots": slots}
+
+    def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the result of :meth:`usual_state`."""
+        self.graph.unrelated = values["unrelated"]
+        self._take_usual_parts(values, arrays)
+        self.notes["measured"][:] = False
+        for name, column in part_of(arrays, "notes.").items():
+            self.notes[name][arrays["slots"]] = column
+
+    def _usual_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        arrays: dict[str, NDArray[Any]] = {"usual_nearness": self.usual_nearness}
+        arrays |= {f"vocabulary.{key}": array for key, array in self.vocabulary.state().items()}
+        if self.kin is not None:
+            arrays["kin"] = self.kin.state()
+        if self.shares is not None:
+            arrays |= {f"words.{key}": array for key, array in self.shares.state().items()}
+        if self.usual is not None:
+            arrays |= self.usual.state()
+        return {"edge_threshold": list(self.edge_threshold), "families": self.families}, arrays
+
+    def _take_usual_parts(
+        self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self.vocabulary = Vocabulary.restored(part_of(arrays, "vocabulary."))
+        self.usual_nearness = arrays["usual_nearness"]
+        self.kin = Kin.restored(arrays["kin"]) if "kin" in arrays else None
+        words = part_of(arrays, "words.")
+        self.shares = WordShares.restored(words) if words else None
+        threshold, reachable = values["edge_threshold"]
+        self.edge_threshold, self.families = (threshold, reachable), values["families"]
+        if self.ready and self.by_groups:
+            self.usual = Usual.restored(arrays)
+
     # State
 
     def compact(self) -> None:
@@ -275,14 +320,8 @@ class Known:
         """Return everything as JSON-ready values and arrays."""
         values, arrays = self.graph.state()
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
-        arrays |= {"together": self.came_together, "usual_nearness": self.usual_nearness}
-        arrays |= {f"vocabulary.{key}": array for key, array in self.vocabulary.state().items()}
-        if self.kin is not None:
-            arrays["kin"] = self.kin.state()
-        if self.shares is not None:
-            arrays |= {f"words.{key}": array for key, array in self.shares.state().items()}
-        if self.usual is not None:
-            arrays |= self.usual.state()
+        usual, measured = self._usual_parts()
+        arrays |= measured | {"together": self.came_together}
         return {
             "graph": values,
             "held": self.keys,
@@ -291,8 +330,7 @@ class Known:
             "sources": list(self.sources),
             "vouched": sorted(self.vouched),
             "ready": self.ready,
-            "edge_threshold": list(self.edge_threshold),
-            "families": self.families,
+            **usual,
         }, arrays
 
     @classmethod
@@ -307,17 +345,8 @@ class Known:
         known.came_together = arrays["together"].astype(np.int32)
         known.sources = {name: code for code, name in enumerate(values["sources"])}
         known.vouched = set(values["vouched"])
-        known.vocabulary = Vocabulary.restored(part_of(arrays, "vocabulary."))
-        known.usual_nearness = arrays["usual_nearness"]
-        if "kin" in arrays:
-            known.kin = Kin.restored(arrays["kin"])
-        if words := part_of(arrays, "words."):
-            known.shares = WordShares.restored(words)
-        known.families, known.ready = values["families"], values["ready"]
-        threshold, reachable = values["edge_threshold"]
-        known.edge_threshold = (threshold, reachable)
-        if known.ready and known.by_groups:
-            known.usual = Usual.restored(arrays)
+        known.ready = values["ready"]
+        known._take_usual_parts(values, arrays)
         return known
 
 

@@ -60,6 +60,7 @@ def measure(
     if graph.unrelated is None:  # it has grown from nothing
         graph.unrelated = unrelated_distance(graph.index.vectors(slots[:CROSS_FITTED]))
     overlay = graph.part(slots)
+    known.measured_edges = False
     known.notes["measured"][:] = False
     known.notes["measured"][slots] = True
     again, known.ready = known.ready, True
@@ -204,6 +205,7 @@ def _with_groups(
 def _measure_edges(known: Known, channels: Sequence[Channel]) -> None:
     """Gather the evidence of all entries of the graph again."""
     overlay = known.graph.part(known.graph.present)
+    known.measured_edges = True
     for channel in channels:
         known.notes[channel][overlay.numbers] = 0.0
     for channel, evidence in known.evidence(overlay, channels=channels).items():
