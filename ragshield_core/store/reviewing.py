@@ -1,6 +1,6 @@
 """Decisions of reviewers, carried out in the store: release, restore and purge.
 
-Held entries are written to the store before they are released. What fails there is still held.
+Held entries are written to the store before they are released. If a write fails, they stay held.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ragshield_core.store.writing import write
 def release(
     keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None, embed: Any = None
 ) -> tuple[HeldEntry, ...]:
-    """Put held entries into the store, with the vectors they were held with, if any.
+    """Write held entries to the store, with the vectors they were held with, if any.
 
-    Entries that were released elsewhere are put there too, unless they are there. Of a new version
-    of a document nothing comes in before all of it can: then its other parts come with it, and the
-    version before leaves.
+    Entries that were released elsewhere are written too, unless the store has them. Parts of a new
+    version of a document are written only once all of its parts can be; then the version before
+    leaves.
     """
     guard, quarantine = keeper.guard, keeper.guard.quarantine
     ids = keeper.held_under(ids)
@@ -35,7 +35,7 @@ def release(
     held, decided, versions = to_release(asked, quarantine)
     parts = frozenset[str]().union(*(version.ids for version in versions))
     names = list(dict.fromkeys([one.id for one in held]))
-    stored = keepable(keeper.stored(names).entries)  # as they were held
+    stored = keepable(keeper.stored(names).entries)  # in the form in which they were held
     there = {entry.id: entry for entry in stored}
     new = {h.id for h in held if h.id not in there or not keeper.same_as_held(there[h.id], h.entry)}
     late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}
@@ -45,7 +45,7 @@ def release(
         quarantine.release(not_held)  # raises, and names one
     wanted = set(ids)
     waiting = [h.id for h in (*held, *decided) if h.status is Status.HELD and h.id in wanted]
-    # Nobody has looked at these: they were no suspects, and are no more trusted than others.
+    # Nobody has reviewed these: they were no suspects, and are not trusted more than others.
     following = [h.id for h in held if h.status is Status.HELD and h.id not in wanted]
     batch: Batch = keeper.entries_of(held, embed)
     # First the store: entries that fail here are still held. Then the quarantine, then the guard.
@@ -84,7 +84,7 @@ def restore(
 ) -> tuple[HeldEntry, ...]:
     """Put back entries that texts of another lineage have replaced; recall those texts.
 
-    Recalled are the entries under the same ids, and the entries of another lineage in the same
+    The recalled entries are those under the same ids, and those of another lineage in the same
     documents.
     """
     guard, quarantine = keeper.guard, keeper.guard.quarantine
@@ -119,7 +119,7 @@ def restore(
 
 
 def purge(keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None) -> int:
-    """Delete held entries for good, from the store as well where they are only hidden there."""
+    """Delete held entries for good, also from the store if they are only hidden there."""
     guard, quarantine = keeper.guard, keeper.guard.quarantine
     if not quarantine.exists():
         return 0
@@ -140,7 +140,7 @@ def purge(keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None) ->
 
 
 def _latest(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
-    """Return the latest revision of each of the ids; refuse one that is not held as it was."""
+    """Return the latest revision under each id; refuse one that the log does not vouch for."""
     there = {one.id for one in quarantine.prints(ids=ids)}
     for entry_id in ids:
         if entry_id not in there:
@@ -149,10 +149,10 @@ def _latest(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
 
 
 def _take_back(keeper: Keeper[Any], written: Batch) -> None:
-    """Delete entries that were written to be released, and that others judged otherwise since."""
+    """Delete entries that were written for a release, but that others have judged otherwise."""
     quarantine = keeper.guard.quarantine
     released = quarantine.released_among(written)
-    held = quarantine.held_ids(written.ids)  # hidden, and still to be decided
+    held = quarantine.held_ids(written.ids)  # hidden, and still undecided
     gone = chosen(written, set(written.ids) - set(released) - held)
     if len(gone):
         keeper.mask.add(gone)

@@ -1,8 +1,8 @@
-"""An operation written once, done by a store's synchronous methods or by its asynchronous ones.
+"""Operations written once, and run by a store's synchronous or asynchronous methods.
 
-An operation is a generator of steps: calls of the store, and work of our own. One driver does them
-one after the other; the other awaits those that can be awaited. :func:`synchronous` makes a public
-method of an operation, and :func:`asynchronous` its twin.
+An operation is a generator of steps: calls of the store, and work of our own. One driver runs the
+steps one after the other; the other awaits those that can be awaited. :func:`synchronous` turns an
+operation into a public method, and :func:`asynchronous` into its twin.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Steps = Generator[Step, Any, T]
 
 
 def own(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step:
-    """Return a step of our own, which runs in a thread where others are awaited."""
+    """Return a step of our own work, which the asynchronous driver runs in a thread."""
     return Step(partial(work, *args, **kwargs))
 
 
 def asked(store: Any, name: str, /, *args: Any, **kwargs: Any) -> Step:
-    """Return a call of a store's method, or of its asynchronous twin, named with an ``a``."""
+    """Return a step that calls a store's method, or its asynchronous twin, named with an ``a``."""
     twin = getattr(store, f"a{name}", None)
     work = partial(getattr(store, name), *args, **kwargs)
     return Step(work, None if twin is None else partial(twin, *args, **kwargs))
 
 
 def done(steps: Steps[T]) -> T:
-    """Do an operation by synchronous methods."""
+    """Run an operation by synchronous methods."""
     answer, error = None, None
     try:
         while True:
@@ -55,7 +55,7 @@ def done(steps: Steps[T]) -> T:
 
 
 async def adone(steps: Steps[T]) -> T:
-    """Do an operation by asynchronous methods; our own work runs in a thread."""
+    """Run an operation by asynchronous methods; our own work runs in a thread."""
     answer, error = None, None
     try:
         while True:
@@ -71,7 +71,7 @@ async def adone(steps: Steps[T]) -> T:
 
 
 def synchronous(operation: Callable[P, Steps[T]]) -> Callable[P, T]:
-    """Make a method, or a function, of an operation."""
+    """Turn an operation into a method or a function."""
 
     @wraps(operation)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,7 +85,7 @@ def asynchronous(
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return the asynchronous twin of a method that :func:`synchronous` has made.
 
-    Its name, which spans have, is that of the method with an ``a``, unless another is given.
+    Its name, which spans carry, is the method's with an ``a``, unless another is given.
     """
     operation: Callable[P, Steps[T]] = inspect.unwrap(method)
 
@@ -103,7 +103,7 @@ def asynchronous(
 
 
 def _shown_without_steps(method: Callable[P, T], operation: Callable[P, Any]) -> Callable[P, T]:
-    """Have a method's signature name the result, not the steps that lead to it."""
+    """Make a method's signature name the result, not the steps that lead to it."""
     signature = inspect.signature(operation)
     returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     method.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]

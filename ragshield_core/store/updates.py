@@ -20,12 +20,12 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# The remark on a part that is held with others of its version begins so.
+# Start of the remark on a part that is held with others of its version.
 PART = "Part of a new version of "
-# The quarantine notes the entries of a version that waits under these names.
+# Names under which the quarantine notes the entries of a waiting version.
 WAITING = "ragshield: parts of a new version of "
 REPLACED = "ragshield: replaced by a new version of "
-# Names of documents are hostile, and may be of any length.
+# Names of documents are hostile, and may have any length.
 SHOWN = 80
 
 # Revisions of these statuses are stored once no part of their version is undecided.
@@ -33,19 +33,19 @@ COMING = frozenset({Status.HELD, Status.RELEASED, Status.READMITTED})
 
 
 class NewVersion(NamedTuple):
-    """A new version of a document of which some parts are known.
+    """A new version of a document, and its known parts.
 
     Attributes
     ----------
     document
-        Its name, the same for each version.
+        Name of the document, the same for each version.
     ids
-        Of its parts in this write.
+        Ids of the version's parts in this write.
     older
-        Ids of stored parts that leave, or get another text, when it comes in; none where it only
-        adds to what is there.
+        Ids of stored parts that leave, or get another text, when the version is stored; empty if
+        it only adds parts.
     kept
-        Those of ``ids`` that stand in the store as they come: they are parts of both versions.
+        Those of ``ids`` that the store has unchanged: they are parts of both versions.
     """
 
     document: str
@@ -74,7 +74,7 @@ def rejected(report: Report, versions: Sequence[NewVersion]) -> list[NewVersion]
 
 
 def older_than(versions: Iterable[NewVersion]) -> list[str]:
-    """Return the ids of entries that leave when versions come in."""
+    """Return the ids of entries that leave when versions are stored."""
     return sorted(frozenset[str]().union(*(v.older - v.ids for v in versions)))
 
 
@@ -90,7 +90,7 @@ def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quara
     of = {i: version for version in waiting for i in version.ids - version.kept if admitted.get(i)}
     rows = {row: i for row, i in enumerate(report.batch.ids) if i in of and not of[i].older}
     for i in quarantine.released_among(report.batch.take(list(rows))) if rows else ():
-        del of[i]  # a person lets in single parts of a new document
+        del of[i]  # a person may release single parts of a new document
     changed = {
         row: Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=remark(of[i].document))
         for row, i in enumerate(report.batch.ids)
@@ -111,7 +111,7 @@ def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quara
 
 
 def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantine) -> None:
-    """Note which held entries are a version that waits, in place of any other of its document."""
+    """Note which held entries form a waiting version, in place of its document's earlier one."""
     waiting, replaced = _names(version.document)
     before = set(quarantine.indexes.ids(waiting))
     if gone := sorted(before - version.ids):
@@ -121,7 +121,7 @@ def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantin
 
 
 def _note_only(quarantine: Quarantine, name: str, ids: Collection[str]) -> None:
-    """Note these ids under a name, and no others any more."""
+    """Note exactly these ids under a name."""
     known = set(quarantine.indexes.ids(name))
     if gone := sorted(known.difference(ids)):
         quarantine.indexes.forget(gone, name)
@@ -146,7 +146,7 @@ def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str
 
 
 def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
-    """Remove the notes that versions wait, since their write has failed.
+    """Remove the notes on waiting versions, since their write has failed.
 
     They are screened again when the write is repeated.
     """
@@ -158,7 +158,7 @@ def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
 def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
     """Return a report that admits the entries to be written.
 
-    Of versions that wait, parts that stand in the store as they come are not written again.
+    Parts of waiting versions that the store has unchanged are not written again.
     """
     kept = frozenset[str]().union(*(version.kept for version in waiting))
     if not kept:
@@ -174,9 +174,9 @@ def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
 def decided_before(
     batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
 ) -> dict[int, Decision]:
-    """Return decisions on entries that need no screening: parts of versions that wait unchanged.
+    """Return decisions on entries that need no screening: unchanged parts of waiting versions.
 
-    Detectors may judge an entry otherwise after a new calibration or once others have left. If it
+    Detectors may judge an entry differently after a recalibration or once others have left. If it
     were stored then, it would be live and held at once. If no part of a version is a suspect, its
     parts are judged again: another version has come. Decisions are by row of the batch.
     """
@@ -201,7 +201,7 @@ def decided_before(
 
 
 def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
-    """Return which entries are parts of versions that wait."""
+    """Return the ids of entries that are parts of waiting versions."""
     noted = quarantine.indexes.of(ids)
     return [i for i, names in noted.items() if any(n.startswith(WAITING) for n in names)]
 
@@ -209,10 +209,10 @@ def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
 def to_release(
     asked: Sequence[HeldEntry], quarantine: Quarantine
 ) -> tuple[list[HeldEntry], list[HeldEntry], list[NewVersion]]:
-    """Return what becomes of entries that a person releases now, or has released elsewhere.
+    """Sort entries that a person releases now, or has released elsewhere.
 
-    First the entries to be stored; then those that are only decided on, since another part of their
-    version is undecided, or poisoned; and the versions that come in as a whole.
+    Returns the entries to store; those that are only decided on, since another part of their
+    version is undecided or poisoned; and the versions that are stored as a whole.
     """
     noted = quarantine.indexes.of([one.id for one in asked])
     wanted = {one.id: one for one in asked}
@@ -254,7 +254,7 @@ def _latest(held: Iterable[HeldEntry]) -> Mapping[str, HeldEntry]:
 
 
 def _again(held: HeldEntry) -> Decision:
-    """Return the decision on a revision that is held, and comes once more."""
+    """Return the decision on a held revision that is written once more."""
     if held.status is Status.CONFIRMED:
         since = f"confirmed as poisoned by {held.reviewed_by}"
     else:

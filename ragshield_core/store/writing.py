@@ -1,18 +1,18 @@
 """The write protocol: screen, hold durably, write the store, finish, in this order.
 
-The way of one write, :func:`add`:
+The steps of one write, :func:`add`:
 
 1. :func:`screen_and_hold` takes the turn, screens, and holds suspicious entries. They are durable
    once it returns, in the quarantine's database. A guard that processes share announces and learns
    the other entries in the same transaction.
 2. Held entries that the store has leave it, and so do earlier ones that look poisoned now.
-3. :func:`write` keeps what is replaced, writes the store, and ends with ``Writes.finish``: a guard
-   of one process learns the entries now, a shared one closes the announcement.
-4. Readers see the entries, older parts of documents leave, and what was found late is recalled.
+3. :func:`write` keeps replaced texts of another lineage, writes the store, and ends with
+   ``Writes.finish``: an unshared guard learns the entries now, a shared one ends the announcement.
+4. Readers see the entries, older parts of documents leave, and late suspects are recalled.
 
-If the store fails, the quarantine has what was held, and a shared guard asks the store which of the
-announced entries it has; so does the next process after a crash. No transaction of the quarantine
-is open while the store is asked for anything.
+If the store fails, the quarantine has the held entries, and a shared guard asks the store which of
+the announced entries it has; so does the next process after a crash. No transaction of the
+quarantine is open during a call of the store.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ragshield_core.store.updates import (
     unfinished,
 )
 
-# How many copies of a held entry are looked for in the store.
+# Number of copies of a held entry that are looked for in the store.
 COPIES = 16
 
 
@@ -60,9 +60,9 @@ def add(
 ) -> Report:
     """Screen entries; hold the suspicious ones, and store and learn the others.
 
-    ``how`` makes the argument of :meth:`Keeper.write_entries` from a report; ``delete`` has
-    the older parts of new versions deleted. A new version of a document is stored whole or not
-    at all, see :mod:`ragshield_core.store.updates`.
+    ``how`` makes the argument of :meth:`Keeper.write_entries` from a report; with ``delete``,
+    the older parts of new versions are deleted. A new version of a document is stored whole or
+    not at all, see :mod:`ragshield_core.store.updates`.
     """
     # Screen, and hold.
     versions = _new_versions(keeper, sifted.batch, replacing, versions)
@@ -107,10 +107,10 @@ def screen_and_hold(
     *,
     stored: bool = False,
 ) -> tuple[Report, Intent | None]:
-    """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
+    """Judge entries, hold suspicious ones, and announce those to be stored to other processes.
 
     Processes that share a guard judge one after the other. ``stored`` says that the store has all
-    of the entries already: then held ones have to leave it.
+    of the entries already, so that held ones have to leave it.
     """
     guard, writes = keeper.guard, keeper.guard.writes
     if versions:
@@ -152,10 +152,10 @@ def write(
 ) -> dict[str, str]:
     """Write entries in place of older revisions, and learn them in their place.
 
-    The store is asked for the older ones: others may write to it, and the guard does not know
-    of that. ``leaving`` are further entries that these replace: the older version of a
-    document. ``intent`` is of this write, if other processes were told of it before. Returns a
-    remark, by id, on each entry that takes the place of a text of another lineage.
+    The older revisions are read from the store, since others may write to it without the guard's
+    knowledge. ``leaving`` are further entries that these replace: the older version of a
+    document. ``intent`` belongs to this write, if it was announced before. Returns a remark, by
+    id, on each entry that replaces a text of another lineage.
     """
     older = keeper.stored(batch.ids)
     notes: dict[str, str] = {}
@@ -173,9 +173,9 @@ def write(
 
 
 def uncover(keeper: Keeper[Any], admitted: Batch, report: Report) -> None:
-    """Show entries that were held, and released or purged elsewhere, now that they are written.
+    """Show written entries that were held before, and released or purged elsewhere.
 
-    An entry that was recalled since it was admitted, as a canary may recall it, stays hidden.
+    An entry that was recalled since its admission, by a canary say, stays hidden.
     """
     back = set(keeper.mask.remove(admitted))
     back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
@@ -202,7 +202,7 @@ def uncover(keeper: Keeper[Any], admitted: Batch, report: Report) -> None:
 
 
 def recall_overdue(keeper: Keeper[Any], report: Report) -> Report:
-    """Recall entries that came before a first calibration, in this very batch perhaps."""
+    """Recall suspects that came before the first calibration, perhaps in this very batch."""
     if overdue := keeper.guard.judge.overdue():
         recall_found(keeper, overdue)
         report = replace(report, retroactive=(*report.retroactive, *overdue))
@@ -239,9 +239,9 @@ def forget_deleted(keeper: Keeper[Any], ids: Sequence[str]) -> None:
 
 
 def hold_back(keeper: Keeper[Any], versions: Sequence[NewVersion]) -> list[str]:
-    """Take stored parts of new versions out again, since another part of theirs is held.
+    """Move stored parts of new versions to quarantine, since another part of each is held.
 
-    Returns the ids of those that left; they wait in quarantine, and are no suspects.
+    Returns the ids of the moved parts; they wait there, and are no suspects.
     """
     of = {i: version for version in versions for i in version.ids}
     there = keeper.stored(list(of)).entries
@@ -267,9 +267,9 @@ def hold_back(keeper: Keeper[Any], versions: Sequence[NewVersion]) -> list[str]:
 
 
 def note_copies(keeper: Keeper[Any], report: Report) -> Report:
-    """Note on entries to be held that the store has the very same under another id.
+    """Note on entries to be held that the store has an identical one under another id.
 
-    A reviewer who confirms the held copy does not mean the stored one, and the quarantine remembers
+    A reviewer who confirms the held copy does not mean the stored one, and the quarantine records
     that.
     """
     if not report.quarantined or keeper.guard.policy.on_detect == "raise":
@@ -300,9 +300,9 @@ def note_copies(keeper: Keeper[Any], report: Report) -> Report:
 def _new_versions(
     keeper: Keeper[Any], batch: Batch, replacing: Sequence[str], given: Sequence[NewVersion]
 ) -> tuple[NewVersion, ...]:
-    """Return the new versions of documents among entries, with the parts that stay as they are.
+    """Return the new versions of documents among entries, with their unchanged parts.
 
-    A document comes in a new version where the id of an entry is known, or where it replaces
+    A document has a new version if the guard knows the id of one of its entries, or if it replaces
     stored ones.
     """
     known = keeper.guard.writes.known(batch.ids)
@@ -361,10 +361,10 @@ def _hold(
 
 
 def _take_out(keeper: Keeper[Any], held: Batch) -> None:
-    """Delete held entries from the store that looked admissible before."""
+    """Delete held entries that were admitted before from the store."""
     guard = keeper.guard
     known = guard.writes.known(held.ids)
-    # Another process may be about to write what it intends; the store is read after asking.
+    # Another process may be about to carry out an intent: intents are read before the store.
     moving = guard.writes.moving() if known else frozenset()
     there = keeper.stored(held.ids).entries
     lost = chosen(held, known, but=moving.union(there.ids))
@@ -377,10 +377,10 @@ def _take_out(keeper: Keeper[Any], held: Batch) -> None:
 
 
 def _left_for(keeper: Keeper[Any], coming: Batch, older: Batch) -> Batch:
-    """Return the entries whose place others take: those in the store, and those lost from it.
+    """Return the entries that others replace: those in the store, and those lost from it.
 
     After a crash, a store in memory may be older than the guard. Entries that the guard knows and
-    the store lacks are, as a rule, written once more.
+    the store lacks are usually being written once more.
     """
     known = keeper.guard.writes.known(coming.ids)
     if not known and not len(older):
