@@ -1,4 +1,4 @@
-"""LangChain's stores, retrievers, chains and models, as canaries ask them."""
+"""LangChain's stores, retrievers, chains and models behind the interfaces of canaries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ragshield_langchain.vectorstore import GuardedVectorStore
 
 
 def knowledge_base(source: Any) -> KnowledgeBase | None:
-    """Return what a store, or something that is invoked with a query, asks."""
+    """Return a store, or a runnable that is invoked with a query, as a knowledge base."""
     if isinstance(source, VectorStore):
         return Store(source)
     return Retriever(source) if isinstance(source, Runnable) else None
@@ -53,24 +53,24 @@ class Retriever(FunctionKnowledgeBase):
         self._retriever = retriever
 
     def size(self) -> int | None:
-        """Return how many documents the store behind it holds."""
+        """Return the number of documents in the store behind it."""
         return count_of(self._retriever)
 
     @property
     def embedder(self) -> Any:
-        """Its model, or that of the store behind it."""
+        """The retriever's model, or that of the store behind it."""
         store = getattr(self._retriever, "vectorstore", None)
         return _model_of(self._retriever) or _model_of(store)
 
     @property
     def quarantine(self) -> Quarantine | None:
-        """That of a GuardedRetriever."""
+        """The quarantine of a GuardedRetriever."""
         found = getattr(self._retriever, "quarantine", None)
         return found if isinstance(found, Quarantine) else None
 
 
 class Store(KnowledgeBase):
-    """A store, guarded or bare; what is put back into a bare one is embedded again."""
+    """A store, guarded or bare; a bare one embeds restored documents again."""
 
     def __init__(self, store: VectorStore) -> None:
         self._store: Any = store
@@ -79,7 +79,7 @@ class Store(KnowledgeBase):
 
     @property
     def guarded(self) -> Guarded | None:
-        """The store, if it is guarded: it holds what it recalls."""
+        """The store, if it is guarded: it holds the entries that it recalls."""
         return self._store if isinstance(self._store, Guarded) else None
 
     @property
@@ -88,7 +88,7 @@ class Store(KnowledgeBase):
         return _model_of(self._store)
 
     def size(self) -> int | None:
-        """Return how many documents there are, where the store can be asked."""
+        """Return the number of documents, if the store can be asked."""
         return count_of(self._store)
 
     def search(
@@ -110,24 +110,24 @@ class Store(KnowledgeBase):
         return found
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, str]:
-        """Return what is stored under ids, held or not, where the store inside tells."""
+        """Return the stored texts under ids, held or not, if the store inside can return them."""
         try:
             return {one.id: one.page_content for one in self._inner.get_by_ids(list(ids))}
         except (AttributeError, NotImplementedError):
             return {}
 
     def remove(self, ids: Sequence[str]) -> Sequence[str]:
-        """Delete documents; where the store cannot, return them."""
+        """Delete documents; return their ids if the store cannot."""
         try:
             self._store.delete([*ids])
         except NotImplementedError:
             return ids
-        except ValueError:  # FAISS deletes none if it does not know one, which another has deleted
+        except ValueError:  # FAISS deletes none if one is missing, deleted by another user say
             self._store.delete([*self.texts(ids)])
         return ()
 
     def restore(self, entries: Batch) -> None:
-        """Write documents, but those that could not be deleted and are there still."""
+        """Write documents, except those that could not be deleted and are still stored."""
         there = self.texts(entries.ids)
         entries = entries.take(
             [row for row, entry in enumerate(entries) if there.get(entry.id) != entry.text]
@@ -147,10 +147,10 @@ def _model_of(holder: Any) -> Embedder | None:
 
 
 def _embedder(model: Any) -> Embedder:
-    """Return the interface to a model; what a store carries need not be of LangChain's class."""
+    """Return the interface to a model; a store's model need not be of LangChain's class."""
     if not (hasattr(model, "embed_query") and hasattr(model, "embed_documents")):
         return Embedder.of(model)
-    if hasattr(model, "embed_queries"):  # ours has it: several at once cost less
+    if hasattr(model, "embed_queries"):  # our model has it: several at once cost less
         return Embedder(model.embed_queries, model.embed_documents)
     return Embedder(
         lambda texts: [model.embed_query(text) for text in texts], model.embed_documents

@@ -20,20 +20,20 @@ from ragshield_core.store.malformed import Columns, Vectors
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
 
-# So many words of metadata at least say something to a model that reads them.
+# Least number of words in metadata that say something to a model.
 SENTENCE = 3
-# How deep lists and mappings in metadata are looked into.
+# Depth to which lists and mappings in metadata are read.
 DEPTH = 4
 
 IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 
 
 def context_of(metadata: Mapping[str, Any], prompt: Sequence[str] | None = None) -> str | None:
-    """Return what prompts may print of a document beside its text; None for nothing.
+    """Return the metadata that prompts may print beside a document's text; None if there is none.
 
-    ``prompt`` are the keys that prompts print; ``None`` takes whatever reads like a text.
+    ``prompt`` has the keys that prompts print; ``None`` takes all strings that read like a text.
     """
-    if prompt is None and not any(map(_may_be_text, metadata.values())):  # mostly
+    if prompt is None and not any(map(_may_be_text, metadata.values())):  # the usual case
         return None
     # Sorted, since databases keep keys in an order of their own.
     keys = sorted(metadata, key=str) if prompt is None else (*prompt, HIDDEN_KEY)
@@ -60,7 +60,7 @@ def claimed(
 
 
 def _texts_in(value: Any, depth: int) -> Iterator[str]:
-    """Yield the strings of a value and of what it holds."""
+    """Yield the strings in a value, nested ones included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping) and depth:
@@ -72,12 +72,12 @@ def _texts_in(value: Any, depth: int) -> Iterator[str]:
 
 
 def _may_be_text(value: Any) -> bool:
-    """Return whether a value reads like a text, or may hold what does."""
+    """Return whether a value reads like a text, or may hold one that does."""
     return _reads_like_text(value) if type(value) is str else type(value) not in IMMUTABLE
 
 
 def _reads_like_text(value: str) -> bool:
-    """Return whether a string could say something: no name, number, date, path or id."""
+    """Return whether a string could say something, unlike a name, number, date, path or id."""
     return not value.isascii() or len(value.split()) >= SENTENCE
 
 
@@ -87,7 +87,7 @@ def to_document(entry: Entry) -> Document:
 
 
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata that shares nothing with the original which could be changed."""
+    """Return a copy of metadata that shares no mutable value with the original."""
     if IMMUTABLE.issuperset(map(type, metadata.values())):  # nearly always, and much quicker
         return dict(metadata)
     return copy.deepcopy(dict(metadata))
@@ -100,7 +100,7 @@ def columns_of(
     vectors: Vectors | None,
     keys: MetadataKeys,
 ) -> Columns:
-    """Return columns of documents with what cannot be read of them; metadata is copied."""
+    """Return columns of documents, with reasons for unreadable values; metadata is copied."""
     if len(metadatas) != len(ids):
         msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
         raise InvalidBatchError(msg)
@@ -134,7 +134,7 @@ def columns_of(
 
 
 def _copied_or_not(metadata: Any, why: list[str]) -> dict[str, Any]:
-    """Return a copy of metadata, as far as it can be copied, and say what cannot."""
+    """Return a copy of metadata, as far as it can be copied; ``why`` collects failures."""
     if metadata is None:
         return {}
     try:
@@ -157,7 +157,7 @@ def _shallow(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str, Any]]:
-    """Return what the store keeps as metadata; of flagged entries it says so."""
+    """Return the metadata for the store, with a mark on flagged entries."""
     metadatas = [copied(metadata) for metadata in batch.metadatas]
     for decision in flagged:
         names = sorted({finding.detector for finding in decision.findings})

@@ -1,4 +1,4 @@
-"""``ragshield demo``: a question of a help desk, poisoned as PoisonedRAG does it; then a guard."""
+"""``ragshield demo``: a help desk's question, poisoned as in PoisonedRAG, then guarded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ragshield_langchain.vectorstore import GuardedVectorStore
 QUESTION = "How long does a refund take?"
 WRONG_ANSWER = "two years"
 N_CRAFTED, TOP_K = 5, 3
-# 414 entries justify one in twenty; a knowledge base of a thousand and more one in a hundred.
+# 414 entries justify a rate of one in twenty; a thousand or more would justify one in a hundred.
 FPR = 0.05
 
 console = Console()
@@ -122,7 +122,7 @@ def _retrieved(store: VectorStore) -> list[Document]:
 
 
 def _answer(store: VectorStore, model: Embeddings) -> str:
-    """Return the retrieved sentence that is nearest to the question and is none itself.
+    """Return the retrieved sentence that is nearest to the question and is no question itself.
 
     It stands for a language model, which would say the same in more words.
     """

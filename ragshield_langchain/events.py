@@ -1,4 +1,4 @@
-"""What a screening found, told to callbacks and to the log: ids, hashes and scores, never texts."""
+"""Findings of a screening for callbacks and the log: ids, hashes and scores, never texts."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ EVENT = "ragshield.detection"
 def report_detection(
     report: Report, callbacks: Callbacks = None, *, stage: Stage = "retrieval"
 ) -> Steps[None]:
-    """Tell callbacks that entries were flagged or quarantined; says nothing if none was.
+    """Tell callbacks that entries were flagged or quarantined; do nothing if none was.
 
-    The run that this is part of gets a custom event ``ragshield.detection``, which handlers see in
-    ``on_custom_event`` and ``astream_events`` hands on. Outside a run there is nobody to tell.
+    The current run gets a custom event ``ragshield.detection``, which handlers see in
+    ``on_custom_event`` and ``astream_events`` passes on. Outside a run, no event is sent.
 
     Parameters
     ----------
     report
-        What was decided.
+        The report of the screening.
     callbacks
-        Of the run, e.g. ``run_manager.get_child()``; ``None`` takes those of the runnable that is
-        running in this context.
+        The run's callbacks, e.g. ``run_manager.get_child()``; ``None`` takes those of the runnable
+        that is running in this context.
     stage
-        At ``"retrieval"`` the log is written here; at ``"ingestion"`` the guard has done so when it
-        held the entries.
+        At ``"retrieval"`` the log is written here; at ``"ingestion"`` the guard has written it when
+        it held the entries.
     """
     data = told(report, stage)
     config = ensure_config(None if callbacks is None else {"callbacks": callbacks})
-    # Asked beforehand, since the RuntimeError of dispatch_custom_event without a run looks like one
-    # of a handler, which must not get lost.
+    # Checked first: without a run, dispatch_custom_event raises a RuntimeError, which looks like
+    # the error of a handler, and that one must not get lost.
     if data is not None and get_callback_manager_for_config(config).parent_run_id is not None:
         yield Step(
             partial(dispatch_custom_event, EVENT, data, config=config),

@@ -1,4 +1,4 @@
-"""Documents in files as LangChain documents, with marks of what people do not see in them."""
+"""Loader of files as LangChain documents, with text that people do not see marked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ragshield_core.files.folder import Coverage, FileOutcome, Folder
 class FolderLoader(BaseLoader):
     """Loads a folder, or one file, as ``ragshield scan`` reads it.
 
-    Texts, HTML, JSON, tables, PDF, Word, OpenDocument and EPUB, cut into chunks. Metadata holds the
-    file, the place in it and, under ``ragshield_hidden``, what people do not see of the chunk: a
-    guard judges that as well.
+    It cuts texts, HTML, JSON, tables, PDF, Word, OpenDocument and EPUB into chunks. Metadata holds
+    the file, the place in it and, under ``ragshield_hidden``, the chunk's text that people do not
+    see: a guard judges that as well.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class FolderLoader(BaseLoader):
     Attributes
     ----------
     coverage
-        What became of each file, once all were loaded.
+        The outcome of each file, once all were loaded.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FolderLoader(BaseLoader):
         self.coverage = Coverage()
 
     def lazy_load(self) -> Iterator[Document]:
-        """Yield the chunks of each file; one that cannot be read is named in ``coverage``."""
+        """Yield the chunks of each file; ``coverage`` names unreadable files."""
         outcomes: list[FileOutcome] = []
         for outcome, chunks in self._folder.read():
             outcomes.append(outcome)

@@ -38,7 +38,7 @@ def ingest(
     documents
         A loader, which is read lazily, or any iterable.
     store
-        Where they go.
+        The store to write to.
     batch_size
         Documents that are embedded, screened and written together.
 
@@ -50,10 +50,10 @@ def ingest(
     Raises
     ------
     ragshield_core.model.errors.MalformedEntriesError
-        At the end, if entries could not be taken in; names each by its place in the source.
+        At the end, if entries were refused; names each by its place in the source.
     Exception
-        Whatever the source, the model or the store raises, with a note that names the batch; the
-        batches before it are written.
+        Any error of the source, the model or the store, with a note that names the batch; earlier
+        batches are written.
     """
     _check(store, batch_size)
     source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
@@ -87,14 +87,14 @@ async def aingest(
     documents
         A loader, or any iterable, asynchronous or not. Synchronous ones are read in a thread.
     store
-        Where they go; its embedding model is called natively asynchronous, if it has that.
+        The store to write to; its embedding model's native asynchronous methods are used, if any.
     batch_size
-        As of :func:`ingest`.
+        As in :func:`ingest`.
 
     Yields
     ------
     Report
-        As of :func:`ingest`, which says what is raised.
+        As in :func:`ingest`, which also names the errors.
 
     Examples
     --------
@@ -158,7 +158,7 @@ async def aingest(
 def _in_batch(
     number: int, size: int, store: GuardedVectorStore, refused: dict[int, str]
 ) -> Iterator[None]:
-    """Go on after malformed entries, unless the policy raises; say of an error which batch."""
+    """Go on after malformed entries, unless the policy raises; name the batch in errors."""
     first = number * size
     try:
         yield
@@ -175,9 +175,9 @@ def _in_batch(
 
 
 async def _batches(documents: Documents, size: int) -> AsyncIterator[list[Document]]:
-    """Yield documents in batches, whatever they come from."""
+    """Yield documents of any kind of source in batches."""
     if isinstance(documents, BaseLoader):
-        # Its own asynchronous way, if it has one; the inherited one hops threads per document.
+        # Its own asynchronous method, if any; the inherited one changes threads per document.
         native = type(documents).alazy_load is not BaseLoader.alazy_load
         documents = documents.alazy_load() if native else documents.lazy_load()
     if isinstance(documents, AsyncIterable):

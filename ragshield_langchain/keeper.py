@@ -44,8 +44,8 @@ Given = tuple[
 class DocumentKeeper(Keeper[Document]):
     """Keeps a store of documents and a guard in step.
 
-    Stores are written by synchronous methods. Where the caller is on an event loop, these run in a
-    thread; stores that live on the loop return to it.
+    Stores are written by synchronous methods. If the caller is on an event loop, these run in a
+    thread; stores whose connections live on the loop return to it.
     """
 
     mask: Mask
@@ -77,7 +77,7 @@ class DocumentKeeper(Keeper[Document]):
         return self.access.ids()
 
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
-        """Return stored documents as entries, without claims that cannot be used."""
+        """Return stored documents as entries, without unusable claims."""
         if not documents:
             return NOTHING
         metadatas = [document.metadata for document in documents]
@@ -94,7 +94,7 @@ class DocumentKeeper(Keeper[Document]):
         self,
         batch: Batch,
         how: Sequence[Decision] | None,
-        older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
+        older: Sequence[Document],  # noqa: ARG002 - stores replace the document of an id
     ) -> None:
         """Store documents in place of older ones."""
         with self.access.writing():
@@ -132,7 +132,7 @@ class DocumentKeeper(Keeper[Document]):
     # Documents
 
     def same_as_held(self, stored: Entry, held: Entry) -> bool:
-        """Return whether the store has a held document as it was held, metadata included."""
+        """Return whether a stored document equals the held one, metadata included."""
         same = stored.fingerprint == held.fingerprint
         return same and without_nothing(stored.metadata) == without_nothing(held.metadata)
 

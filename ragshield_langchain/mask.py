@@ -1,4 +1,4 @@
-"""Held documents that the store inside still has: kept out of what reads return."""
+"""Mask that keeps held documents out of reads if the store inside still has them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ragshield_langchain.convert import context_of
 
 T = TypeVar("T")
 
-# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of, unless
-# they are given another key. They look a document up by any part that they find, so that no part is
-# shown while another one is held.
+# Default metadata key by which ParentDocumentRetriever and MultiVectorRetriever name a part's whole
+# document. They look a document up by any part that they find, so no part is shown while another
+# one is held.
 PARENT_KEY = "doc_id"
 
 
 class Found(NamedTuple):
-    """What a search found: results to show, and how many hidden ones stood before the last."""
+    """Results of a search to show, and the number of hidden ones before the last of them."""
 
     results: list[Any]
     hidden: int
 
 
 class Mask(CoreMask[Document]):
-    """Knows which revisions are held, and searches for more where results are hidden."""
+    """Knows which revisions are held, and searches for more if results are hidden."""
 
     def __init__(self, keys: MetadataKeys) -> None:
         super().__init__()
         self._keys = keys
         self._parent_keys: frozenset[str] = frozenset()
-        self._docstore: BaseStore[str, Any] | None = None  # has the parents, where it is known
-        self._quarantine: Quarantine | None = None  # has the texts that parents are searched for
+        self._docstore: BaseStore[str, Any] | None = None  # has the parents, if it is known
+        self._quarantine: Quarantine | None = None  # has the texts to look for in parents
         self._letters: dict[tuple[str, frozenset[str]], list[str]] = {}  # of held revisions
 
     def id_of(self, item: Document) -> str:
@@ -54,7 +54,7 @@ class Mask(CoreMask[Document]):
         return Claims(item.page_content, label, lineage, context)
 
     def wholes_of(self, entry: Entry) -> frozenset[str]:
-        """Return the ids of documents that retrievers of whole ones return for an entry."""
+        """Return the ids of whole documents that retrievers return in place of an entry."""
         return self._parents(entry.metadata)
 
     def _parents(self, metadata: Mapping[str, Any]) -> frozenset[str]:
@@ -63,7 +63,7 @@ class Mask(CoreMask[Document]):
 
     @property
     def parent_keys(self) -> frozenset[str]:
-        """Metadata keys that say what a document is a part of."""
+        """Metadata keys that name the whole document of a part."""
         return self._parent_keys
 
     def know(
@@ -72,10 +72,10 @@ class Mask(CoreMask[Document]):
         quarantine: Quarantine,
         docstore: BaseStore[str, Any] | None = None,
     ) -> None:
-        """Look under other keys of the metadata for what held entries are parts of.
+        """Set the metadata keys that name the whole documents of held entries.
 
-        The docstore has the parents. It tells whether one holds the text of an entry that claims to
-        be a part of it; without it, claims are believed.
+        The docstore has the parents. It shows whether a parent holds the text of an entry that
+        claims to be a part of it; without a docstore, claims are believed.
         """
         self._quarantine = quarantine
         if docstore is not None:
@@ -85,7 +85,7 @@ class Mask(CoreMask[Document]):
             self.load(quarantine)
 
     def visible(self, results: Sequence[T]) -> list[T]:
-        """Return results, documents or tuples that begin with one, without those that are held."""
+        """Return results, documents or tuples that begin with one, without the held ones."""
         self.catch_up()
         if not self:
             return list(results)
@@ -100,10 +100,10 @@ class Mask(CoreMask[Document]):
     ) -> Steps[Found]:
         """Return k visible results, or as many as there are, in the order of the store.
 
-        ``ask`` returns that many results of the store.
+        ``ask`` returns a given number of results from the store.
         """
         self.catch_up()
-        if not self:  # nearly always, and a search may take no longer than this would
+        if not self:  # nearly always, and then a search must not cost extra time
             return Found((yield from ask(k)), 0)
         claimed, wholes, answered = self.wholes, frozenset[str](), frozenset[str]()
 
@@ -112,7 +112,7 @@ class Mask(CoreMask[Document]):
             parents = self._parents(document.metadata) if wholes else wholes
             return not self.hides(document) and wholes.isdisjoint(parents)
 
-        others = PAGE if claimed else 0  # nobody knows how many parts those documents have
+        others = PAGE if claimed else 0  # those documents have an unknown number of parts
         search = Search(self, k, others=others, post_filtered=post_filtered)
         while True:
             results = yield from ask(search.asked)
@@ -127,7 +127,7 @@ class Mask(CoreMask[Document]):
     def _whole_of_held(self, claimed: frozenset[str]) -> Steps[frozenset[str]]:
         """Return the parents that hold the text of an entry which claims to be a part of them.
 
-        What only the part says is a claim: who brings it could have any parent hidden.
+        A part's claim alone is not enough: its author could make the mask hide any parent.
         """
         if self._docstore is None:
             return claimed
@@ -147,15 +147,15 @@ class Mask(CoreMask[Document]):
             texts = self._letters_of(entry_id)
             for whole in wholes - found:
                 text = getattr(parents[whole], "page_content", None)
-                # One that is no document may hold anything.
+                # A parent that is not a document may hold any text.
                 if not isinstance(text, str) or any(part in _letters(text) for part in texts):
                     found.add(whole)
         return frozenset(found)
 
     def _letters_of(self, entry_id: str) -> list[str]:
-        """Return the texts that are hidden under an id, as they are searched for.
+        """Return the hidden texts under an id, in the form in which parents are searched for them.
 
-        Of a text that cannot be read, the empty one: every parent holds it.
+        An unreadable text becomes the empty one, which every parent holds.
         """
         revisions = self._held.get(entry_id, frozenset())
         known = self._letters.get((entry_id, revisions))
@@ -163,7 +163,7 @@ class Mask(CoreMask[Document]):
             assert self._quarantine is not None  # noqa: S101 - parents are known since `know`
             try:
                 texts = self._quarantine.texts_of(entry_id, revisions)
-            except QuarantineError:  # its database is away, and reads go on
+            except QuarantineError:  # its database is unreachable, and reads go on
                 return [""]
             if not texts:
                 return [""]
@@ -175,7 +175,7 @@ class Mask(CoreMask[Document]):
 
 
 def _letters(text: str) -> str:
-    """Return a text without spaces: splitters change these."""
+    """Return a text without spaces, since splitters change these."""
     return "".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""Agents: what tools return is screened before the model sees it. Needs `langchain` 1."""
+"""Screening of tool results in agents, before the model sees them. Needs `langchain` 1."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ except ImportError as error:  # pragma: no cover - an extra
     _MISSING = f"{error.name} is not installed; pip install 'ragshield[agents]'."
     raise ImportError(_MISSING, name=error.name) from error
 
-# Arguments of a tool that hold what was asked for, if nothing else is said.
+# Names of tool arguments that usually hold the query.
 QUERY_ARGUMENTS = ("query", "question", "input", "search_query", "q")
 
-# What the model is told where nothing is left: an empty message some models refuse.
+# Message to the model if no document is left: some models refuse an empty message.
 NOTHING_LEFT = "No relevant documents were found."
-# Of a tool that returns text: it may have done something, so the model must know that it ran.
+# Message for tools that return text: they may have acted, so the model must know that they ran.
 WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
 
 T = TypeVar("T")
 
 
 class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Agent middleware that drops what is suspicious from what tools return.
+    """Agent middleware that drops suspicious content from tool results.
 
-    A tool with ``response_format="content_and_artifact"`` hands documents on twice, as text in the
-    content and as they are in the artifact: both are filtered. Text that is not made of such
-    documents, of retriever tools with the default ``response_format="content"`` and of all other
-    tools, is cut at ``document_separator``, and suspicious parts are withheld; then what is left is
-    judged as one text, and parts that are suspicious only together are withheld as well. A part has
-    no id, so that the quarantine cannot be asked: prefer artifacts.
+    A tool with ``response_format="content_and_artifact"`` returns documents twice, as text in the
+    content and as objects in the artifact: both are filtered. Other text, from retriever tools with
+    the default ``response_format="content"`` and from all other tools, is cut at
+    ``document_separator``, and suspicious parts are withheld. Then the rest is judged as one text,
+    and parts that are suspicious only together are withheld as well. A part has no id, so the
+    quarantine cannot be asked about it: prefer artifacts.
 
     Not guarded: tools that the model's provider runs itself, messages other than tool messages in
     the ``Command`` of a tool, and other state that it sets.
@@ -53,11 +53,11 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
             Default: a new one with default thresholds and without vectors. Give it ``store=`` to
             look for groups too, and ``quarantine=`` to keep held documents out.
         exempt_tools: Collection[str]
-            Names of tools whose results are handed on as they are, e.g. of those that return what
-            the user wrote. A name that no tool has exempts nothing.
+            Names of tools whose results are passed on unchanged, e.g. tools that return the user's
+            own text. A name without a tool has no effect.
         document_prompt, document_separator:
-            As given to ``create_retriever_tool``; the content is made anew with them where
-            documents were dropped.
+            As given to ``create_retriever_tool``; they rebuild the content if documents were
+            dropped.
 
     Instantiate:
         >>> middleware = PoisonGuardMiddleware(PoisonFilter())
@@ -81,7 +81,7 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises
     ------
     TypeError
-        If ``poison_filter`` is something else, e.g. a store, or ``exempt_tools`` is a str.
+        If ``poison_filter`` is of another type, e.g. a store, or ``exempt_tools`` is a str.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run the tool, and return its message without what is suspicious."""
+        """Run the tool, and return its message without suspicious content."""
         return done(self._handed_on(handler(request), request))
 
     async def awrap_tool_call(
@@ -135,12 +135,12 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         return _replaced(result, screened)
 
     def _screened(self, message: ToolMessage, request: ToolCallRequest) -> Steps[ToolMessage]:
-        """Judge the documents of a message, then the text that is not made of them."""
+        """Judge the documents of a message, then its other text."""
         documents = _in_artifact(message.artifact)
         if documents:
             kept = yield self._judging(documents, _query(request))
             if len(kept) < len(documents):
-                # From what is left alone: nothing of a dropped document can stay behind.
+                # Built from the kept documents alone: nothing of a dropped one can remain.
                 content = self._separator.join(format_document(one, self._prompt) for one in kept)
                 artifact = _without(message.artifact, {id(document) for document in kept})
                 update = {"content": content or NOTHING_LEFT, "artifact": artifact}
@@ -166,10 +166,10 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _query(request: ToolCallRequest, *, usual: bool = False) -> str:
-    """Return what was asked for: the argument of a usual name, else the longest text.
+    """Return the query: the argument with a usual name, else the longest text.
 
-    A tool that looks nothing up may well repeat its longest argument, so for what is not known to
-    be retrieved only usual names count.
+    A tool that retrieves nothing may well repeat its longest argument. So with ``usual``, for text
+    that may not be retrieved, only usual names count.
     """
     arguments = request.tool_call["args"]
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
@@ -191,7 +191,7 @@ def _messages(result: Any) -> list[ToolMessage]:
 
 
 def _update(command: Command[Any]) -> tuple[str | None, Any]:
-    """Return the messages that a command adds, and under which key; as messages, not as dicts."""
+    """Return the key of a command's messages, if any, and the messages, converted from dicts."""
     update = command.update
     if isinstance(update, Mapping):
         key, found = "messages", update.get("messages", ())
@@ -235,7 +235,7 @@ def _in_artifact(artifact: Any) -> list[Document]:
 
 
 def _without(artifact: Any, kept: Collection[int]) -> Any:
-    """Return an artifact with those documents only, in the shape that it had."""
+    """Return an artifact with the kept documents only, in its original shape."""
     if isinstance(artifact, Mapping):
         return {
             key: _without(value, kept)
@@ -243,7 +243,7 @@ def _without(artifact: Any, kept: Collection[int]) -> Any:
             if not isinstance(value, Document) or id(value) in kept
         }
     if isinstance(artifact, list | tuple):
-        # A document with its score goes with the document.
+        # A tuple of a document and its score is dropped with the document.
         parts = [
             _without(part, kept)
             for part in artifact
@@ -254,7 +254,7 @@ def _without(artifact: Any, kept: Collection[int]) -> Any:
 
 
 def _alone(part: Any) -> list[Document]:
-    """Return the document of a part that is one, or a tuple that begins with one."""
+    """Return the document of a part: the part itself, or the first item of a tuple."""
     if isinstance(part, tuple) and part and isinstance(part[0], Document):
         part = part[0]
     return [part] if isinstance(part, Document) else []

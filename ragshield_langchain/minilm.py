@@ -35,5 +35,5 @@ class MiniLMEmbeddings(Embeddings):
 
 
 def embedder() -> Callable[[list[str]], list[list[float]]]:
-    """Return the model as a function of texts, as ``ragshield scan`` wants it."""
+    """Return the model as a function of texts, as ``ragshield scan`` expects it."""
     return MiniLMEmbeddings().embed_documents
