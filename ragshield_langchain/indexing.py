@@ -1,14 +1,14 @@
-"""LangChain's indexing API over a guarded store, with a record manager that is told the truth.
+"""LangChain's indexing API over a guarded store, with correct records.
 
-``langchain_core.indexing.index`` records every document that it hands to the store, whatever
-became of it: one that is held in quarantine would count as added, be skipped for ever after, and
-cleanup would delete the good version that it was to replace; a guarded store therefore refuses it.
+``langchain_core.indexing.index`` records every document that it passes to the store, even a held
+one. That one would count as added and be skipped ever after, and cleanup would delete the good
+version that it was to replace. A guarded store therefore refuses that function.
 Here the same function runs over a go-between:
 
-- a document is recorded if, and only if, the store holds it;
-- a new version of a source goes in whole, in place of the one before, or not at all: where one of
-  its documents is held, or taken back, all of them wait in quarantine, and the earlier ones stay;
-- what a cleanup is going to delete is no evidence against what replaces it.
+- a document is recorded if, and only if, the store has it;
+- a new version of a source is stored whole, in place of the one before, or not at all: if one of
+  its documents is held or recalled, all of them wait in quarantine, and the earlier ones stay;
+- documents that a cleanup is going to delete are no evidence against their replacements.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ Cleanup = Literal["incremental", "full", "scoped_full"] | None
 
 
 class GuardedIndexingResult(IndexingResult):
-    """What one run of :func:`guarded_index` did.
+    """Result of one run of :func:`guarded_index`.
 
-    LangChain's counts tell of what the store took: ``num_added`` and ``num_updated`` are without
-    those that are held, ``num_deleted`` without those that were recalled.
+    LangChain's counts cover the store only: ``num_added`` and ``num_updated`` exclude held
+    documents, ``num_deleted`` excludes recalled ones.
     """
 
     num_quarantined: int
     """Documents of this run that are held in quarantine; neither added nor updated."""
     num_recalled: int
-    """Documents indexed earlier, in this run or before, that were taken back into quarantine."""
+    """Documents indexed earlier, in this run or before, that were recalled to quarantine."""
     num_rejected_updates: int
     """Out-of-date documents that cleanup left, because their update is held."""
     quarantined: list[str]
-    """The ids of those ``num_quarantined``."""
+    """Ids of the ``num_quarantined`` documents."""
     recalled: list[str]
-    """The ids of those ``num_recalled``."""
+    """Ids of the ``num_recalled`` documents."""
     reports: list[Report]
-    """One per batch that was written, in order. Entries that were plainly admitted are counted in
-    their summaries, and left out otherwise (:attr:`ragshield_core.Report.n_left_out`)."""
+    """One per written batch, in order. Entries that were plainly admitted are counted in the
+    summaries, and left out otherwise (:attr:`ragshield_core.Report.n_left_out`)."""
 
 
 @synchronous
@@ -95,32 +95,32 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
         A loader, or documents; generators are read batch by batch, asynchronous ones by
         :func:`aguarded_index`.
     record_manager
-        Remembers what is in the store; one that LangChain's own ``index`` has filled will do.
+        Records the documents in the store; LangChain's own ``index`` may have filled it.
     vector_store
         The store. Documents are held under the ids that ``key_encoder`` gives them.
     batch_size
         Documents that are screened and written together.
     cleanup
-        Which out-of-date documents are deleted, always at the end of the run, when all of a source
-        has come. So ``"incremental"`` does here what ``"scoped_full"`` does.
+        Which out-of-date documents are deleted, always at the end of the run, when every source is
+        complete. So ``"incremental"`` works here as ``"scoped_full"`` does.
     source_id_key
-        Metadata key of, or function for, what a document was cut from. Needed for
+        Metadata key of, or function for, the source that a document was cut from. Needed for
         ``"incremental"`` and ``"scoped_full"``. With ``"full"`` it says which earlier documents
-        are kept when one is held; without it, the store's lineage key does, and where a held
-        document has none, nothing is deleted in that run. With it, and any cleanup,
-        new documents of a source that is recorded are judged and written at the end of the run, all
-        together: they are its new version, against which the earlier ones are no evidence. Without
-        it, nobody knows beforehand what replaces what.
+        are kept when one is held; without it, the store's lineage key does, and if a held
+        document has no lineage, nothing is deleted in that run. With it, and any cleanup,
+        new documents of a recorded source are judged and written together at the end of the run:
+        they are its new version, against which the earlier ones are no evidence. Without it,
+        replacements are not known beforehand.
     cleanup_batch_size
         Documents that are deleted together.
     force_update
         Write documents that are recorded already.
     key_encoder
-        As of LangChain, its default included, so that existing records stay valid; a new index
-        should use ``"blake2b"`` or ``"sha256"``, against which no collision can be made. Qdrant
+        As in LangChain, its default included, so that existing records stay valid; a new index
+        should use ``"blake2b"`` or ``"sha256"``, for which nobody can make a collision. Qdrant
         takes UUIDs only: pass a function that returns one.
     upsert_kwargs
-        Handed to ``vector_store.add_documents``.
+        Passed to ``vector_store.add_documents``.
 
     Returns
     -------
@@ -132,19 +132,19 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     TypeError
         If the store is not a guarded one.
     ragshield_core.model.errors.MalformedEntriesError
-        At the end, if documents could not be taken in: all others are written and recorded, and
-        what these were to replace stays.
+        At the end, if documents were refused: all others are written and recorded, and the
+        documents that the refused ones were to replace stay.
     PoisonedEntryError
         If documents are suspicious and the policy says ``on_detect="raise"``: the batches before
         are written and recorded, nothing is cleaned up.
 
     Notes
     -----
-    A run that was cut short can be repeated: whatever the store holds is durable before it is
-    recorded, and a record without a document in the store does not count as one. Held documents
-    that the source still brings stay held, without another look, until a person decides.
-    What ``store.release`` has put back is recorded when the next run begins, and cleaned up like
-    any other: the quarantine keeps the namespace of the record manager by which it came.
+    An interrupted run can be repeated: a stored document is durable before it is recorded, and a
+    record without a document in the store does not count. Held documents that the source still has
+    stay held, without another screening, until a person decides.
+    Documents that ``store.release`` has put back are recorded when the next run begins, and cleaned
+    up like any other: the quarantine keeps the namespace of their record manager.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     yield from _record_released(record_manager, vector_store, source_id_key)
     options = {
         "batch_size": batch_size,
-        # All out-of-date documents are deleted at the end, when all of a source has come.
+        # All out-of-date documents are deleted at the end, when every source is complete.
         "cleanup": "scoped_full" if cleanup == "incremental" else cleanup,
         "source_id_key": source_id_key,
         "cleanup_batch_size": cleanup_batch_size,
@@ -198,7 +198,7 @@ def _known(groups: Iterable[str | None]) -> list[str]:
 def _record_released(
     records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
 ) -> Steps[None]:
-    """Record what a person has released since."""
+    """Record the documents that a person has released since the last run."""
     noted = yield own(store.quarantine.indexes.ids, records.namespace)
     if noted:
         live = yield asked(store, "get_by_ids", noted)
@@ -230,10 +230,10 @@ def _of_records(name: str) -> Any:
 
 
 class _Run(RecordManager, VectorStore):
-    """Between LangChain, and record manager and store: one run, for which it is both.
+    """Go-between for one run: LangChain sees it as both the record manager and the store.
 
-    What is not in the store is not recorded; what was held is noted; only what is stored is
-    deleted.
+    Only documents in the store are recorded or deleted; held documents are noted in the
+    quarantine.
     """
 
     def __init__(
@@ -252,8 +252,8 @@ class _Run(RecordManager, VectorStore):
         # Of the batch at hand:
         self.recorded: set[str] = set()  # whether or not the store still holds them
         self.existing: set[str] = set()  # recorded, and in the store
-        self.absent: set[str] = set()  # handed over, but not in the store
-        self.recalled: dict[str, Document] = {}  # taken back because of it
+        self.absent: set[str] = set()  # passed to the store, but not in it
+        self.recalled: dict[str, Document] = {}  # recalled because of the batch
         # Of the whole run:
         self.held_new: dict[str, None] = {}  # in the order in which they came
         self.held_updates: dict[str, None] = {}
@@ -262,15 +262,15 @@ class _Run(RecordManager, VectorStore):
         self.reports: list[Report] = []
         self.held_of: dict[str, str | None] = {}  # id of a held document -> its source
         self.written: dict[str, Document] = {}
-        self.refused: dict[int, str] = {}  # why documents could not be taken in
-        # Sources, whether they are recorded; and of those that are, what goes in at the end.
+        self.refused: dict[int, str] = {}  # why documents were refused
+        # Whether sources are recorded, and the documents of recorded ones, written at the end.
         self.recorded_sources: dict[str, bool] = {}
         self.later: dict[str, dict[str, Document]] = {}
-        self.updated: set[str] = set()  # of that, what is in the store
+        self.updated: set[str] = set()  # those of the latter that are in the store
         self.how: dict[str, Any] = {}  # arguments of a write
-        self.stale: list[str] | None = None  # what cleanup is still to delete, once it has begun
+        self.stale: list[str] | None = None  # keys that cleanup still has to delete, once begun
 
-    # As a record manager; mypy expects of a twin that it fits any record manager
+    # Interface of a record manager; mypy expects a twin to fit any record manager
 
     create_schema, acreate_schema = _of_records("create_schema"), _of_records("acreate_schema")
     get_time, aget_time = _of_records("get_time"), _of_records("aget_time")
@@ -296,9 +296,9 @@ class _Run(RecordManager, VectorStore):
         group_ids: Sequence[str | None] | None = None,
         time_at_least: float | None = None,
     ) -> Steps[None]:
-        """Record what is in the store, and no longer what has left it."""
+        """Record the documents in the store, and delete the records of those that left it."""
         left: list[str] = []
-        if self.recalled:  # of these, a person's release stands
+        if self.recalled:  # those that a person has released are in the store
             there = _ids((yield asked(self.store, "get_by_ids", list(self.recalled))))
             left = [key for key in self.recalled if key not in there]
         known = (yield asked(self.records, "exists", left)) if left else []
@@ -327,7 +327,7 @@ class _Run(RecordManager, VectorStore):
         group_ids: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> Steps[list[str]]:
-        """Return what cleanup is to delete next; LangChain asks until there is no more."""
+        """Return the keys that cleanup deletes next; LangChain asks until there are no more."""
         where = {"before": before, "after": after, "group_ids": group_ids}
         if not (self.held_of or self.later):  # nearly always: nothing to decide
             found: list[str] = yield asked(self.records, "list_keys", **where, limit=limit)
@@ -340,11 +340,11 @@ class _Run(RecordManager, VectorStore):
 
     alist_keys = asynchronous(list_keys)  # type: ignore[arg-type]
 
-    # As a store
+    # Interface of a store
 
     @synchronous
     def add_documents(self, documents: list[Document], **kwargs: Any) -> Steps[list[str]]:
-        """Write documents, but those of a new version of a source: that waits for all of it."""
+        """Write documents, except those of a source's new version, which waits for all of them."""
         self.how = {**kwargs, "ids": None}  # as documents have them
         groups = _groups(documents, self.source_id_key)
         unknown = _known(groups) if self.replaces else []
@@ -374,7 +374,7 @@ class _Run(RecordManager, VectorStore):
 
     @synchronous
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> Steps[bool | None]:
-        """Delete what is stored: what is only held waits for a person, not for a cleanup."""
+        """Delete stored documents: held ones wait for a person, not for a cleanup."""
         present = _ids((yield asked(self.store, "get_by_ids", ids or [])))
         if present:
             yield asked(self.store, "delete", present, **kwargs)
@@ -389,10 +389,10 @@ class _Run(RecordManager, VectorStore):
     def from_texts(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError
 
-    # What became of documents
+    # Outcomes of documents
 
     def _write(self, documents: Sequence[Document], how: dict[str, Any]) -> Steps[None]:
-        """Write documents; go on where some could not be taken in, unless the policy raises."""
+        """Write documents; go on if some were refused, unless the policy raises."""
         ids, reports = _ids(documents), list[Report]()
 
         def on_report(report: Report) -> None:
@@ -411,16 +411,16 @@ class _Run(RecordManager, VectorStore):
                 for n, (row, reason) in enumerate(error.reasons.items())
             }
         live = yield asked(self.store, "get_by_ids", ids)
-        report = reports[0] if reports else Report(batch=NOTHING)  # where all was refused
+        report = reports[0] if reports else Report(batch=NOTHING)  # if all were refused
         yield own(self._wrote, documents, set(_ids(live)), report)
 
     def _wrote(self, documents: Sequence[Document], live: set[str], report: Report) -> None:
-        """Note what became of documents that were handed to the store."""
+        """Note the outcomes of documents that were passed to the store."""
         self.reports.append(_remarkable(report))
         ids = _ids(documents)
         absent = set(ids) - live
         self.absent = self.absent.difference(ids) | absent
-        # What is not there was not stored, whatever the report says.
+        # A document that is missing there was not stored, even if the report admits it.
         held = absent | {decision.entry_id for decision in report.quarantined}
         for entry_id, document in zip(ids, documents, strict=True):
             if entry_id in held:
@@ -434,9 +434,9 @@ class _Run(RecordManager, VectorStore):
                 self.recalled[entry.id] = to_document(entry)
 
     def _held_before(self, documents: Sequence[Document]) -> set[str]:
-        """Return the ids of documents that an earlier run has held as they are: not judged again.
+        """Return the ids of documents that an earlier run has held unchanged: not judged again.
 
-        What has waited for a vector, or for other parts of its version, is.
+        Documents that waited for a vector, or for other parts of their version, are judged again.
         """
         quarantine, given = self.store.quarantine, {str(one.id): one for one in documents}
         noted = quarantine.indexes.of(list(given)) if given else {}
@@ -460,24 +460,24 @@ class _Run(RecordManager, VectorStore):
         self.held_of[entry_id] = self.source_of(document)
 
     def note(self, keys: Sequence[str]) -> None:
-        """Note where held documents came from that are not recorded, for when they are released."""
+        """Note the namespace of held documents, by which they are recorded after a release."""
         self.store.quarantine.indexes.note(keys, self.namespace)
 
     def source_of(self, document: Document) -> str | None:
-        """Return what a document was cut from: its lineage, where there is no key of sources."""
+        """Return the source of a document: its lineage, if there is no key of sources."""
         if self.source_id_key is not None:
             return _groups([document], self.source_id_key)[0]
         return self.store.keys.claims(document.metadata, str(document.id))[1]
 
-    # What cleanup is to delete
+    # Documents that cleanup deletes
 
     def _decided(self, where: dict[str, Any]) -> Steps[list[str]]:
-        """Write what was put off; return what is to be deleted, without what is to stay with it."""
+        """Write postponed documents; return the keys to delete, without those that must stay."""
         for sources in list(self._parts()):
             yield from self._write_later(sources, where["before"])
         stale = yield asked(self.records, "list_keys", **where)
         older = yield from self._older(stale, where["before"])
-        # Of a source of which a part was taken back after it was written, the rest leaves as well.
+        # If a part of a source was recalled after it was written, the rest leaves as well.
         if versions := self._in_part(older):
             keeper = self.store._keeper  # noqa: SLF001 - one operation of it
             gone = yield keeper.step(hold_back, keeper, versions)
@@ -485,13 +485,13 @@ class _Run(RecordManager, VectorStore):
             yield own(self.note, gone)
             yield asked(self.records, "delete_keys", gone)
         kept = set[str]().union(*older.values())
-        if None in self.held_of.values():  # nobody knows where that one belongs
+        if None in self.held_of.values():  # the source of that one is unknown
             kept.update(stale)
         self.n_rejected = len(set(stale) & kept)
         return [key for key in stale if key not in kept]
 
     def _older(self, stale: Sequence[str], before: float) -> Steps[dict[str, set[str]]]:
-        """Return the earlier documents of sources that have held ones, by source."""
+        """Return the earlier documents of sources that have held documents, by source."""
         older = {name: set[str]() for name in self.held_of.values() if name is not None}
         if self.source_id_key is not None:
             for name, keys in older.items():
@@ -508,7 +508,7 @@ class _Run(RecordManager, VectorStore):
         return older
 
     def _parts(self) -> Iterator[list[str]]:
-        """Yield sources whose new versions are written together, those put off until now."""
+        """Yield groups of postponed sources, whose new versions are written together."""
         some: list[str] = []
         n = 0
         for source, documents in self.later.items():
@@ -521,7 +521,7 @@ class _Run(RecordManager, VectorStore):
             yield some
 
     def _write_later(self, sources: Sequence[str], before: float) -> Steps[None]:
-        """Write new versions of sources, whole; record what went in."""
+        """Write new versions of sources, whole; record the stored documents."""
         documents: dict[str, Document] = {}
         groups: list[str] = []
         versions = []
@@ -539,7 +539,7 @@ class _Run(RecordManager, VectorStore):
         yield asked(self, "update", ids, group_ids=groups, time_at_least=before)
 
     def _in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
-        """Return the new versions that are written in part; what stays is ``older``, by source."""
+        """Return new versions that are written in part; ``older`` has the rest that stays."""
         parts: dict[str, set[str]] = {}
         for entry_id, document in self.written.items():
             if older.get(name := self.source_of(document) or ""):
@@ -552,7 +552,7 @@ class _Run(RecordManager, VectorStore):
         ]
 
     def result(self, counts: IndexingResult) -> GuardedIndexingResult:
-        """Return the counts, of which LangChain takes the held ones for stored."""
+        """Return the counts, corrected for held documents, which LangChain counts as stored."""
         if self.refused:
             raise MalformedEntriesError(self.refused)
         return {
@@ -583,7 +583,7 @@ def _groups(documents: Iterable[Document], source_id_key: SourceIdKey) -> list[s
 
 
 def _remarkable(report: Report) -> Report:
-    """Return a report without the entries that were simply admitted."""
+    """Return a report without the entries that were plainly admitted."""
     rows = [
         row
         for row, decision in sorted(report.remarkable.items())

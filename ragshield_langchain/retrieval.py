@@ -1,6 +1,6 @@
-"""Retrieved documents are screened before they reach a prompt: a filter, and a retriever with it.
+"""Screening of retrieved documents before they reach a prompt: a filter, and a retriever with it.
 
-For stores that were filled unguarded. What is dropped stays in the store.
+They are for stores that were filled unguarded. Dropped documents stay in the store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ragshield_langchain.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Where a chain's mapping has its query and its documents, if nothing else is said.
+# Default keys of the query and the documents in a chain's mapping.
 QUERY_KEYS = ("query", "question", "input")
 DOCUMENT_KEYS = ("documents", "context", "source_documents")
 
@@ -59,18 +59,18 @@ class PoisonFilter(BaseDocumentCompressor):
             Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with default thresholds; fit
             one on your knowledge base and queries for thresholds of your own.
         embeddings: Embeddings | None
-            Of the knowledge base. For the query's vector, and for the documents' where the store
-            cannot give them back: k more texts to embed. Default: those of ``store``. Without a
+            Model of the knowledge base. It embeds the query, and the documents if the store cannot
+            return their vectors: k more texts to embed. Default: the model of ``store``. Without a
             model, groups are not looked for; the report says so.
         store: VectorStore | None
-            Where documents come from; their vectors are read back by id.
+            The store of the documents; their vectors are read back by id.
         quarantine: Quarantine | None
-            What is held there never passes. Default: that of a guarded ``store``.
+            Documents held there never pass. Default: that of a guarded ``store``.
         label_key, lineage_key: str
-            As of :class:`~ragshield_langchain.GuardedVectorStore`; used to recognise revisions that
+            As in :class:`~ragshield_langchain.GuardedVectorStore`; used to recognise revisions that
             a person has judged.
         prompt_keys: Sequence[str] | None
-            As of :class:`~ragshield_langchain.GuardedVectorStore`.
+            As in :class:`~ragshield_langchain.GuardedVectorStore`.
 
     Instantiate:
         >>> poison_filter = PoisonFilter()
@@ -95,7 +95,7 @@ class PoisonFilter(BaseDocumentCompressor):
 
     Notes
     -----
-    What was dropped is told as a custom event ``ragshield.detection`` to the run it is part of and
+    Dropped documents are reported as a custom event ``ragshield.detection`` to the current run, and
     to the log, with ids, hashes and scores.
     """
 
@@ -138,11 +138,11 @@ class PoisonFilter(BaseDocumentCompressor):
         Parameters
         ----------
         documents
-            In the order of retrieval, best first.
+            Retrieved documents, best first.
         query
-            They were retrieved for.
+            The query that they were retrieved for.
         callbacks
-            Of the run that this is part of.
+            Callbacks of the current run.
         """
         found = Retrieved.of((one.id, one.page_content, one) for one in documents)
         vectors: dict[int, Any] = {}
@@ -171,20 +171,20 @@ class PoisonFilter(BaseDocumentCompressor):
     def as_runnable(
         self, *, query_key: str | None = None, documents_key: str | None = None
     ) -> Runnable[Mapping[str, Any], dict[str, Any]]:
-        """Return a step for chains: a mapping with a query and documents, filtered.
+        """Return a step for chains, which filters the documents in a mapping with a query.
 
         Parameters
         ----------
         query_key
-            Default: the first of ``query``, ``question`` and ``input`` that is there.
+            Default: the first of ``query``, ``question`` and ``input`` that the mapping has.
         documents_key
             Default: the first of ``documents``, ``context`` and ``source_documents``.
 
         Returns
         -------
         Runnable
-            Its output is its input with fewer documents; everything else stays as it was. Raises
-            :class:`ValueError` if a key is missing or holds something else.
+            Its output is its input with fewer documents; everything else stays unchanged. Raises
+            :class:`ValueError` if a key is missing or its value has another type.
         """
 
         @synchronous
@@ -207,11 +207,11 @@ class PoisonFilter(BaseDocumentCompressor):
     @property
     def _keys(self) -> MetadataKeys:
         if isinstance(self.store, GuardedVectorStore):
-            return self.store.keys  # by which it holds what comes
+            return self.store.keys  # as it holds documents by these
         return MetadataKeys.of(self.label_key, self.lineage_key, self.prompt_keys)
 
     def _stored_vectors(self, columns: Retrieved[Document]) -> dict[int, Any]:
-        """Return the vectors that the store has, by row; whatever goes wrong, those are missing."""
+        """Return the vectors that the store has, by row; none if reading them fails."""
         if self._access is None:
             return {}
         by_id = {entry_id: row for row, entry_id in enumerate(columns.ids)}
@@ -237,15 +237,15 @@ class GuardedRetriever(BaseRetriever):
 
     Key init args:
         retriever: BaseRetriever | VectorStore
-            Any; of a vector store, and of retrievers with a ``k``, more are fetched than wanted.
+            Any; from a vector store, or a retriever with a ``k``, more are fetched than wanted.
         k: int | None
-            How many to return; default: as the retriever is set up.
+            Number of documents to return; default: the retriever's own setting.
         guard: RetrievalGuard | None
-            As of :class:`PoisonFilter`.
+            As in :class:`PoisonFilter`.
         embeddings: Embeddings | None
-            As of :class:`PoisonFilter`; default: those of the vector store.
+            As in :class:`PoisonFilter`; default: the model of the vector store.
         quarantine: Quarantine | None
-            As of :class:`PoisonFilter`.
+            As in :class:`PoisonFilter`.
         poison_filter: PoisonFilter | None
             Instead of guard, embeddings and quarantine.
 
@@ -263,7 +263,7 @@ class GuardedRetriever(BaseRetriever):
         ['1']
 
     Use within a chain:
-        Wherever the retriever stood that is inside now.
+        Put it in place of the retriever that is now inside.
 
     Async:
         ``await retriever.ainvoke(query)``, by the inner retriever's own async methods.
@@ -295,10 +295,10 @@ class GuardedRetriever(BaseRetriever):
     @model_validator(mode="after")
     def _connect(self) -> Self:
         store = getattr(self.retriever, "vectorstore", None)
-        id_key = getattr(self.retriever, "id_key", None)  # of those that return whole documents
+        id_key = getattr(self.retriever, "id_key", None)  # of retrievers of whole documents
         if isinstance(store, GuardedVectorStore) and isinstance(id_key, str):
-            mask = store._mask  # noqa: SLF001 - it is to know the key as well
-            # Parts that were cut from a document stand in it; summaries of it do not.
+            mask = store._mask  # noqa: SLF001 - it needs the key as well
+            # A document contains the parts that were cut from it, but not its summaries.
             cut = hasattr(self.retriever, "child_splitter")
             docstore = getattr(self.retriever, "docstore", None) if cut else None
             mask.know(mask.parent_keys | {id_key}, store.quarantine, docstore)
@@ -355,14 +355,14 @@ def _is_limited(retriever: BaseRetriever) -> bool:
 
 
 def _own_k(retriever: Any) -> int:
-    """Return how many documents a retriever returns as it is set up."""
+    """Return how many documents a retriever returns by its own settings."""
     return int(retriever.k if _is_limited(retriever) else retriever.search_kwargs.get("k", 4))
 
 
 def _search_options(
     retriever: VectorStoreRetriever, kwargs: Mapping[str, Any], size: int
 ) -> dict[str, Any]:
-    """Ask for more, of the candidates that the store looks at before it filters as well."""
+    """Return options for more results, and for more candidates if the store filters among them."""
     given = retriever.search_kwargs | dict(kwargs)
     diverse = retriever.search_type == "mmr"
     if "fetch_k" in given or diverse or ("filter" in given and _post_filters(retriever)):

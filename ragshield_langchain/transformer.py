@@ -29,23 +29,23 @@ NAMESPACE = uuid.UUID("5c1a9a3e-6a5f-4d0c-9d53-5f3e7a1b2c4d")
 class PoisonGuard(BaseDocumentTransformer):
     """Pass documents on, without those that the guard quarantines.
 
-    For stores that cannot be wrapped in a
-    :class:`~ragshield_langchain.GuardedVectorStore`, which does the same with less: it learns what
-    it stores, takes back what later documents condemn, and embeds once. The documents passed on
-    are the very objects that came in.
+    This is for stores that cannot be wrapped in a
+    :class:`~ragshield_langchain.GuardedVectorStore`. A guarded store needs less: it learns stored
+    documents, recalls those that later documents incriminate, and embeds once. The documents passed
+    on are the very objects that came in.
 
     Parameters
     ----------
     guard
-        Fitted on what the store holds.
+        A guard fitted on the documents of the store.
     embeddings
         The model of the store. ``None`` leaves out the detectors that need vectors; the report
         names them as skipped.
     learn
-        Whether the guard learns what is passed on, each id once. Leave it False in front of a
-        guarded store, which learns what it stores itself; the guard would count it twice.
+        Whether the guard learns the documents passed on, each id once. Leave it False in front of a
+        guarded store, which learns stored documents itself; the guard would count them twice.
     label_key, lineage_key, prompt_keys
-        Metadata keys, as of :class:`~ragshield_langchain.GuardedVectorStore`.
+        Metadata keys, as in :class:`~ragshield_langchain.GuardedVectorStore`.
 
     Raises
     ------
@@ -55,12 +55,12 @@ class PoisonGuard(BaseDocumentTransformer):
 
     Notes
     -----
-    LangChain's stores take texts, not vectors, and so embed again what was embedded here. To embed
-    once, give both the same caching model (``CacheBackedEmbeddings``), or let a guarded store do
-    the screening.
+    LangChain's stores take texts, not vectors, and so embed the documents again. To embed once,
+    give both the same caching model (``CacheBackedEmbeddings``), or let a guarded store do the
+    screening.
 
-    Documents without an id are held under one that is made of their content, so that the same
-    document gets the same one again and passes once it was released.
+    Documents without an id are held under an id made of their content, so that the same document
+    gets the same id again and passes once it is released.
 
     Examples
     --------
@@ -107,15 +107,15 @@ class PoisonGuard(BaseDocumentTransformer):
 
     @property
     def quarantine(self) -> Quarantine:
-        """Where held documents are."""
+        """The quarantine of held documents."""
         return self._guard.quarantine
 
     @property
     def last_report(self) -> Report:
-        """What was decided at the latest call.
+        """The report of the latest call.
 
-        Its ``retroactive`` names documents admitted earlier that the call condemns; only a guarded
-        store can take those back.
+        Its ``retroactive`` names documents admitted earlier that the call found suspicious; only a
+        guarded store can recall those.
         """
         return self._last_report
 
@@ -123,15 +123,15 @@ class PoisonGuard(BaseDocumentTransformer):
     def transform_documents(
         self,
         documents: Sequence[Document],
-        **kwargs: Any,  # noqa: ARG002 - of LangChain's interface
+        **kwargs: Any,  # noqa: ARG002 - part of LangChain's interface
     ) -> Steps[Sequence[Document]]:
-        """Return the documents that are not quarantined, as they came and in their order.
+        """Return the documents that are not quarantined, unchanged and in their order.
 
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
-            If a document has no usable id or text, or an id comes twice; nothing is held then. One
-            that cannot be judged for another reason is held.
+            If a document has no usable id or text, or an id occurs twice; then none is held. A
+            document that cannot be judged for another reason is held.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
@@ -149,22 +149,22 @@ class PoisonGuard(BaseDocumentTransformer):
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> list[Document]:
-        """Judge held documents good, and return them to be added to the store.
+        """Release held documents, and return them to be added to the store.
 
         From then on they pass. A guarded store with the same quarantine can do both at once, by
-        ``store.release``, which embeds what was held without a vector.
+        ``store.release``, which embeds documents that were held without a vector.
 
         Parameters
         ----------
         ids
-            Of held documents.
+            Ids of held documents.
         by, note
-            Who decided, and why; kept in the quarantine's log.
+            The reviewer and the reason, for the quarantine's log.
 
         Raises
         ------
         ragshield_core.model.errors.QuarantineError
-            If one of them is not held; nothing is released then.
+            If one of them is not held; then none is released.
         """
         held = let_in(self._guard, ids, by, note, learn=self._learn)
         return [to_document(item.entry) for item in held]
@@ -177,7 +177,7 @@ class PoisonGuard(BaseDocumentTransformer):
         return [document for document, kept in zip(documents, report.admitted, strict=True) if kept]
 
     def _sifted(self, documents: Sequence[Document], vectors: Any) -> Sifted:
-        """Return documents as entries; those without an id get one made of their content."""
+        """Return documents as entries; documents without an id get one made of their content."""
         named = [document.id or f"document {row}" for row, document in enumerate(documents)]
         columns = columns_of(
             named,
