@@ -1,4 +1,4 @@
-"""A vector store that screens what is written into the store inside it."""
+"""A vector store that screens every write to the store inside it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OnReport = Callable[[Report], object]
 
 # Stores that find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
-# How many documents a search returns where nobody says.
+# Default number of documents that a search returns.
 K = 4
 
 
@@ -61,14 +61,14 @@ def _searching(name: str) -> tuple[Any, Any]:
 class GuardedVectorStore(Guarded, VectorStore):
     """Drop-in replacement for a vector store: suspicious documents stay out of it.
 
-    Every write is screened by the guard. Documents that it quarantines are held, with all that
-    came with them, and the others go into the store inside; ids are returned for all of them,
-    aligned with the input. What is held stays held until a reviewer decides, even if it looks
-    admissible when it comes again.
+    The guard screens every write. Documents that it quarantines are held, with their vectors and
+    metadata, and the others go into the store inside; ids are returned for all of them,
+    aligned with the input. A held document stays held until a reviewer decides, even if it looks
+    admissible when it is written again.
 
-    Reads are those of the store inside, in its order and with its scores. What is held but still in
-    there, because that store cannot delete or somebody wrote it past the guard, is left out of
-    them, and further results take its place.
+    Reads are those of the store inside, in its order and with its scores. They leave out held
+    documents that are still in there, because that store cannot delete or because a write bypassed
+    the guard, and further results take their place.
 
     Setup:
         Install ``ragshield[langchain]``, and ``ragshield[community]`` for FAISS,
@@ -79,46 +79,46 @@ class GuardedVectorStore(Guarded, VectorStore):
             The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or
             PGVectorStore.
         guard: Guard
-            New for a new store, and of this store only. For one that holds documents already, see
-            :meth:`adopt`; a guard that knows nothing of them is warned of.
+            A new guard for a new store, used for this store only. If the store has documents
+            already, see :meth:`adopt`; a guard that does not know them causes a warning.
         label_key: str
             Metadata key of a document's label; default ``"label"``.
         lineage_key: str | None
-            Metadata key of what a document was cut from. The default ``None`` looks where loaders
-            put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`.
+            Metadata key of the file or page that a document was cut from. The default ``None``
+            takes the keys that loaders use: ``file_path``, ``source`` (unless that is a number),
+            ``url`` and others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`.
         prompt_keys: Sequence[str] | None
-            Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
-            for instructions and hidden text like the text, and belongs to the revision. Default:
-            every string of three words or more, or with other than ASCII characters.
+            Metadata keys that your prompts print, such as ``"title"``: their values are judged for
+            instructions and hidden text like the text, and belong to the revision. Default: every
+            string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
-            How to write and read vectors, for other kinds of stores.
+            Access that writes and reads vectors, for other kinds of stores.
         neighbors: "store" | "memory" | None
             Where detectors find the neighbours of an entry. ``"store"``: in the store inside, so
-            that no vectors are kept in memory but of what is held, or not written yet; needs
-            PGVector, PGVectorStore or QdrantVectorStore, and is as good as their search. It can be
-            changed at any start. Default: as the guard was saved; a new one has them in memory.
+            that memory keeps only the vectors of entries held or not written yet; needs PGVector,
+            PGVectorStore or QdrantVectorStore, and is as good as their search. It can be changed at
+            any start. Default: as the guard was saved; a new guard keeps them in memory.
         name: str | None
-            Under which documents of this store are held, the same in every process: release, purge
-            and reads do not see what is held for others. Default: class and collection of Chroma,
+            Name under which documents of this store are held, the same in every process: release,
+            purge and reads see no other held documents. Default: class and collection of Chroma,
             Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
         parent_key: str | None
             Metadata key of the whole document that a document is a part of: the ``id_key`` of a
-            ParentDocumentRetriever or MultiVectorRetriever over this store, ``"doc_id"`` where it
-            has no other. No part of a document is found while another part of it is held, since
-            they would return the whole. Default: None, no such retriever reads the store; a part
-            that is held then is warned of.
+            ParentDocumentRetriever or MultiVectorRetriever over this store, ``"doc_id"`` by their
+            default. No part of a document is found while another part of it is held, since such
+            retrievers would return the whole. Default: None, for a store without such retrievers; a
+            held part then causes a warning.
         parent_docstore: BaseStore | None
             The docstore of that retriever. A document is then hidden only if it holds the text of
             the held part. Without it, a held document that names another one under ``parent_key``
-            hides that as well: then only your own code may write that key. Default: None, except
+            hides that one as well, so only your own code may write that key. Default: None, except
             with a GuardedRetriever around a ParentDocumentRetriever, which knows its docstore. Do
-            not pass it where parts are summaries, whose text is not in the whole.
+            not pass it if parts are summaries, whose text is not in the whole.
         check: bool
-            Whether to warn at once of a guard that knows nothing of what the store holds, and of
-            ids that differ from those that a guard knows which was opened on a database
-            (``Guard.open``), see :meth:`reconcile`. Default: True. False where the store is filled
-            anew at each start, or so large and far away that listing its ids takes too long.
+            Whether to warn at once if the guard knows none of the store's documents, or if a guard
+            opened on a database (``Guard.open``) knows other ids than the store has, see
+            :meth:`reconcile`. Default: True. Use False if the store is filled anew at each start,
+            or is so large and far away that listing its ids takes too long.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -215,7 +215,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         self._access = access_to(inner) if inner_store is None else inner_store
         claim(guard, inner, name, self._access.name, folder=self._access.folder)
         if use_table(guard, self._access.table, neighbors, store=inner, able=ABLE):
-            with suppress(RuntimeError):  # on an event loop only: with the first writes, then
+            with suppress(RuntimeError):  # needs an event loop: done at the first write
                 self._access.ready()
                 guard.state.let_go()
         if inner.embeddings is not None:
@@ -230,12 +230,12 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     @property
     def inner(self) -> VectorStore:
-        """The store inside; what is done to it directly is not guarded."""
+        """The store inside; direct calls of its methods are not guarded."""
         return self._inner
 
     @property
     def keys(self) -> MetadataKeys:
-        """Where metadata says what belongs to a revision."""
+        """Metadata keys of values that belong to a revision."""
         return self._keeper.keys
 
     @property
@@ -244,7 +244,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         return self._inner.embeddings
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what is not defined here. Forwarding would open ways around the guard.
+        # Only called for names not defined here. Forwarding would open ways around the guard.
         msg = f"{type(self).__name__!r} object has no attribute {name!r}"
         inner, access = self.__dict__.get("_inner"), self.__dict__.get("_access")
         # Statically: a property of the store inside may raise.
@@ -262,7 +262,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         )
         raise AttributeError(msg)
 
-    # Writes. Of a twin, mypy expects the arguments that VectorStore gives it, which are fewer.
+    # Writes. mypy expects a twin to take the arguments of VectorStore's method, which are fewer.
 
     @synchronous
     def add_documents(
@@ -277,30 +277,30 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> Steps[list[str]]:
         """Screen documents and store those that are admitted.
 
-        Where ids are known, the documents of a lineage are a new version of what stands there: all
-        of them go in, or none does. Where one is held, the others wait in quarantine beside it, and
-        what stands there stays.
+        If ids are known, the documents of a lineage are a new version of the stored ones: all of
+        them are stored, or none is. If one is held, the others wait in quarantine with it, and the
+        stored ones stay.
 
         Parameters
         ----------
         documents
-            May be a generator.
+            Any iterable, also a generator.
         ids
-            One per document; default: the documents' own, or new UUIDs. An id that exists is
-            replaced, unless the new revision, or another part of its version, is quarantined: then
-            the old one stays.
+            One per document; default: the documents' own, or new UUIDs. A stored document with the
+            same id is replaced, unless the new revision, or another part of its version, is
+            quarantined: then the old one stays.
         replacing
             Ids of stored documents that you will delete once these are written, e.g. the chunks of
-            an earlier version. What these resemble them by is no evidence then. Delete them only
-            after a look at the report: where new ones are held, the old ones are all there is, and
-            leave once the new ones are released.
+            an earlier version. Likeness to them is no evidence then. Delete them only after a look
+            at the report: if new ones are held, the old ones are all there is, and leave once the
+            new ones are released.
         versions
-            Which documents are new versions of what, where their lineages and ids do not say so;
-            see :class:`ragshield_core.store.updates.NewVersion`. What they replace is yours to
-            delete, as above.
+            New versions of documents, if lineages and ids do not show them; see
+            :class:`ragshield_core.store.updates.NewVersion`. You delete the documents that they
+            replace, as above.
         on_report
-            Called once with what was decided; where others write as well, :attr:`last_report` may
-            be about theirs.
+            Called once with the report; if there are other writers, :attr:`last_report` may be
+            about their writes.
         **kwargs
             Options of other stores; ignored.
 
@@ -312,18 +312,18 @@ class GuardedVectorStore(Guarded, VectorStore):
         Raises
         ------
         ragshield_core.model.errors.InvalidBatchError
-            If all documents together cannot be judged, vectors of another dimension say; nothing
-            was written.
+            If the documents as a whole cannot be judged, for vectors of another dimension say;
+            none was written.
         ragshield_core.model.errors.MalformedEntriesError
-            If documents have no usable id or text; names each, once the others are written. One
-            that cannot be judged for another reason (a list for a label, a value that cannot be
-            kept, no usable vector) is held, and the report says why.
+            If documents have no usable id or text; names each, once the others are written. A
+            document that cannot be judged for another reason (a list for a label, a value that
+            cannot be kept, no usable vector) is held, and the report says why.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         TypeError
-            If LangChain's own ``index`` is writing, which would lose the good version of what is
-            held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
-            ``batch_size``, and as ``ids`` those that the documents have anyway.
+            If LangChain's own ``index`` is writing, which would lose the good versions of held
+            documents; use :func:`ragshield_langchain.guarded_index`. It is recognised by a
+            ``batch_size`` and by ``ids`` that equal the documents' own.
         """
         listed = list(documents)
         if "batch_size" in kwargs and on_report is None:
@@ -379,12 +379,12 @@ class GuardedVectorStore(Guarded, VectorStore):
         texts, embeddings
             Instead of pairs, as PGVector takes them; by keyword.
         on_report
-            As of :meth:`add_documents`.
+            As in :meth:`add_documents`.
 
         Returns
         -------
         list[str]
-            As of :meth:`add_documents`.
+            As in :meth:`add_documents`.
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         return self._adding(listed, metadatas, ids, vectors, on_report=on_report)
@@ -396,21 +396,21 @@ class GuardedVectorStore(Guarded, VectorStore):
         self.add_documents([document], [document_id])
 
     def update_documents(self, ids: Sequence[str], documents: Sequence[Document]) -> None:
-        """Screen new revisions and store those that are admitted; of the others the old stay."""
+        """Screen new revisions and store those that are admitted; else the old ones stay."""
         self.add_documents(documents, ids)
 
     @synchronous
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> Steps[bool | None]:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
 
-        Of an id both go, what is live and what is held; :meth:`purge` leaves the live one alone.
+        The live and the held revision of an id are both deleted; :meth:`purge` keeps the live one.
 
         Parameters
         ----------
         ids
-            Those that are neither here nor there are ignored.
+            Ids of documents; unknown ids are ignored.
         **kwargs
-            Of LangChain's interface; a guarded store deletes by ids alone.
+            Part of LangChain's interface; a guarded store deletes by ids alone.
 
         Returns
         -------
@@ -420,7 +420,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         Raises
         ------
         NotImplementedError
-            If there are no ids or other arguments, or the store inside cannot delete.
+            If ids are missing, if there are other arguments, or if the store inside cannot delete.
         """
         expect_ids(ids)
         if ids is None or kwargs:
@@ -445,30 +445,30 @@ class GuardedVectorStore(Guarded, VectorStore):
         progress: bool = True,
         **settings: Any,
     ) -> Self:
-        """Guard a store that holds documents already.
+        """Guard a store that has documents already.
 
-        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
-        believed, not judged: poison that is in there already stays and counts as knowledge, so look
-        for it with :meth:`scan`, which judges each document by the others, and with
-        ``quarantine=True`` takes what it finds out and makes the guard forget it. What is held in
-        the guard's quarantine already is left out, here and in reads.
+        The guard is fitted on them, with the stored vectors, and calibrated. They are believed, not
+        judged: poison that is in the store already stays and counts as knowledge. Look for it with
+        :meth:`scan`, which judges each document by the others, and with ``quarantine=True`` takes
+        its findings out and makes the guard forget them. Documents that the guard's quarantine
+        holds already are left out, here and in reads.
 
         Parameters
         ----------
         inner
-            The store; nothing in it is changed, and nobody should write to it meanwhile.
+            The store; it is not changed, and nobody should write to it meanwhile.
         guard
             Fitted anew; default: :meth:`Guard.default`.
         clean_ids
             Documents that are known to be clean: thresholds come from half of them, held out while
-            the guard is fitted. Default: from all documents, each held out in turn, but for groups
-            that are far from everything usual; see :meth:`ragshield_core.Guard.adopt`. If the store
-            holds too few for the accepted rate, the smallest rate that they justify is taken, up to
-            5 %, until it has grown; below 20 or so, the guard begins as it does with nothing.
+            the guard is fitted. Default: from all documents, each held out in turn, except for
+            groups far from all others; see :meth:`ragshield_core.Guard.adopt`. If the store
+            has too few for the accepted rate, the smallest rate that they justify is taken, up to
+            5 %, until it has grown; below 20 or so, the guard starts as on an empty store.
         batch_size
-            How many documents are read at a time.
+            Number of documents that are read at a time.
         progress
-            Whether to show on standard error how far it is.
+            Whether to show the progress on standard error.
         **settings
             As for the constructor: label_key, lineage_key, prompt_keys, inner_store, name,
             neighbors, parent_key, parent_docstore.
@@ -518,7 +518,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         texts, metadatas, ids
             As for any vector store.
         embedding
-            Of LangChain's interface; the model of the store inside embeds the texts.
+            Part of LangChain's interface; the model of the store inside embeds the texts.
         inner, guard, **settings
             As for the constructor.
 
@@ -548,12 +548,12 @@ class GuardedVectorStore(Guarded, VectorStore):
         await store.aadd_texts(list(texts), metadatas, ids=ids)  # type: ignore[arg-type]
         return store
 
-    # Reads: those of the store inside, without what is held. Relevance scores are inherited: they
+    # Reads: those of the store inside, without held documents. Relevance scores are inherited: they
     # come from similarity_search_with_score and the store's own function.
 
     @synchronous
     def get_by_ids(self, ids: Sequence[str], /) -> Steps[list[Document]]:
-        """Return stored documents; those that are missing or held are ignored."""
+        """Return stored documents; missing and held ones are ignored."""
         return self._mask.visible((yield off_loop(partial(self._stored, ids))).documents)
 
     aget_by_ids = asynchronous(get_by_ids)  # type: ignore[arg-type]
@@ -575,7 +575,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return self._inner._select_relevance_score_fn()  # noqa: SLF001 - the scores are its own
 
-    # How reads leave out what is held
+    # How reads leave out held documents
 
     def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Steps[Found]:
         """Return the k visible results of a search, and how many were hidden."""
@@ -603,8 +603,8 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> Steps[list[Any]]:
         """Return results of a search for maximal marginal relevance.
 
-        Where there is something to hide among the candidates, they are chosen from here: picks that
-        are taken away afterwards would have kept others from being picked.
+        If candidates have to be hidden, the choice is made here: a pick that is hidden afterwards
+        would have kept others from being picked.
         """
         self._mask.catch_up()
         if self._mask:
@@ -616,7 +616,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
             fetch_k = int(options.get("fetch_k", 20))
             if rest.get("filter") is not None and self._fetch_k(search) is not None:
-                rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
+                rest["fetch_k"] = 2 * fetch_k  # FAISS takes as many, if it filters afterwards
             found = yield from self._found(search, vector, fetch_k, rest)
             if found.hidden:
                 picked: list[Any] = yield off_loop(
@@ -649,7 +649,7 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     @synchronous
     def _searched(self, name: str, *args: Any, **kwargs: Any) -> Steps[list[Any]]:
-        """Call a search of the store inside; leave out what is held."""
+        """Call a search of the store inside; leave out held documents."""
         bound = inspect.signature(getattr(self._inner, name)).bind(*args, **kwargs)
         known = bound.signature.parameters
         given = dict(bound.arguments)
@@ -657,7 +657,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             if parameter.kind is parameter.VAR_KEYWORD:
                 given.update(given.pop(key, {}))
         argument = given.pop(next(iter(known)))
-        if "k" not in known:  # it says how many in a way of its own
+        if "k" not in known:  # another argument says how many
             return self._mask.visible((yield from self._call(name, argument, **given)))
         k = given.pop("k", known["k"].default)
         k = K if k is None else k
@@ -668,11 +668,11 @@ class GuardedVectorStore(Guarded, VectorStore):
     _asearched = asynchronous(_searched)
 
     def _fetch_k(self, name: str) -> int | None:
-        """Return among how many candidates a search filters; None where it filters all."""
+        """Return the number of candidates that a search filters; None if it filters all."""
         parameter = inspect.signature(getattr(self._inner, name)).parameters.get("fetch_k")
         return None if parameter is None else parameter.default
 
-    # The one way in
+    # The only way to write
 
     def _adding(
         self,
@@ -713,7 +713,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         return names
 
     def _vectors(self, texts: Sequence[str]) -> Steps[list[list[float] | None]]:
-        """Return vectors, None for texts that the model refuses, unless it refuses all."""
+        """Return vectors, None for texts that the model refuses; raise if it refuses all."""
         try:
             ask = partial(asked, model_of(self._inner), "embed_documents")
             return (yield from embedded(texts, ask)) if texts else []
@@ -738,12 +738,12 @@ def _there(inner: VectorStore | None, guard: Guard | None) -> VectorStore:
 
 
 def _taken(column: Any, rows: Sequence[int]) -> Any:
-    """Return rows of a column; all of them as it came, arrays included."""
+    """Return rows of a column; for all rows, the column itself, arrays included."""
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
 def _refuse_indexing(documents: Sequence[Document], ids: Sequence[str | None] | None) -> None:
-    """Refuse what LangChain's own indexing writes: a batch size, and ids that documents have."""
+    """Refuse writes of LangChain's own indexing, known by a batch size and the documents' ids."""
     if ids and list(ids) == [document.id for document in documents]:
         msg = (
             "langchain_core.indexing.index over a guarded store records held documents as indexed, "

@@ -1,4 +1,4 @@
-"""Access to the kinds of stores that can be guarded, a file a kind."""
+"""Access to the kinds of stores that can be guarded, one file per kind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def access_to(store: VectorStore) -> InnerStore:
 
 
 def count_of(source: Any) -> int | None:
-    """Return how many documents there are; None where nobody can be asked.
+    """Return the number of documents; None if the store cannot be asked.
 
     Parameters
     ----------
@@ -69,17 +69,17 @@ def count_of(source: Any) -> int | None:
     try:
         store = getattr(source, "vectorstore", source)
         return access_to(getattr(store, "inner", store)).count()
-    except Exception:  # noqa: BLE001 - of whatever kind it is
+    except Exception:  # noqa: BLE001 - any error of the store
         return None
 
 
 def check_inner_store(access: InnerStore, dim: int = DIM) -> None:
-    """Check access to an empty store of your own, as tests of it should.
+    """Check the access to an empty store of your own, as its tests should.
 
     Raises
     ------
     AssertionError
-        Says what the store does otherwise.
+        If the store does not behave as expected; the message says how.
     """
 
     def write(batch: Batch) -> None:

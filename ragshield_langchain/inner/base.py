@@ -1,4 +1,4 @@
-"""What a guarded store needs of a LangChain store, and how it is read while it is written."""
+"""Access to a LangChain store for its guarded store, with a gate between reads and writes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Stored(NamedTuple):
 
 
 class Gate:
-    """Lets reads in together and writes alone; a waiting write goes before later reads.
+    """Lets reads run together and writes alone; a waiting write goes before later reads.
 
-    For stores that fail, or return half a write, when they are read while they change. A thread
-    that is inside may come in again.
+    It is for stores that fail, or return half a write, if they are read during a write. A thread
+    that is inside may enter again.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Gate:
 
     @contextmanager
     def entered(self, *, alone: bool) -> Iterator[None]:
-        """Come in with other reads, or alone to write; not to write from within a read."""
+        """Enter with other reads, or alone to write; a read must not start a write."""
         if getattr(self._inside, "yes", False):
             yield
             return
@@ -85,9 +85,9 @@ class InnerStore(inner.StoreAccess[Document]):
     gated
         Whether a read in the middle of a write can fail, so that they take turns.
     searches
-        Methods of this kind of store, beyond LangChain's interface, whose first argument is what to
-        search for and that return documents, or tuples that begin with one. A guarded store offers
-        them, without the held documents.
+        Search methods of this kind of store, beyond LangChain's interface. The first argument is
+        the query, and they return documents, or tuples that begin with one. A guarded store offers
+        them, without held documents.
     """
 
     gated: ClassVar[bool] = False
@@ -99,7 +99,7 @@ class InnerStore(inner.StoreAccess[Document]):
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids; missing ones are ignored."""
+        """Return the documents under the ids; missing ids are ignored."""
 
     @abstractmethod
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
@@ -108,13 +108,13 @@ class InnerStore(inner.StoreAccess[Document]):
         Parameters
         ----------
         batch
-            At least one entry; ``batch.vectors`` are to be stored.
+            At least one entry; its ``batch.vectors`` are stored.
         metadatas
-            To be stored, one per entry; they may say more than ``batch.metadatas``.
+            Metadata to store, one per entry; it may say more than ``batch.metadatas``.
         """
 
     def near(self, vector: list[float], k: int) -> list[Document]:
-        """Return the k documents nearest to a vector, or none where the store cannot be asked."""
+        """Return the k documents nearest to a vector, or none if the store cannot search."""
         try:
             found = self.call("similarity_search_by_vector", vector, k=k)
         except NotImplementedError:
@@ -123,13 +123,13 @@ class InnerStore(inner.StoreAccess[Document]):
 
     def unfit(
         self,
-        batch: Batch,  # noqa: ARG002 - for those that look at it
+        batch: Batch,  # noqa: ARG002 - for subclasses
         metadatas: Sequence[Mapping[str, Any]],  # noqa: ARG002
     ) -> dict[int, str]:
         """Return the rows of entries that this kind of store cannot keep, each with the reason."""
         return {}
 
-    # Beyond the seven: what some kinds of stores do otherwise
+    # Beyond the seven: methods that some kinds of stores override
 
     def ready(self) -> None:
         """Check that the store can be written from here.
@@ -141,23 +141,23 @@ class InnerStore(inner.StoreAccess[Document]):
         """
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a reading method of the store returns."""
+        """Return the result of a reading method of the store."""
         with self.reading():
             return getattr(self._store, name)(*args, **kwargs)
 
     async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what the async twin of a reading method returns."""
+        """Return the result of a reading method's async twin."""
         if self._gate is None:
             return await getattr(self._store, f"a{name}")(*args, **kwargs)
         # Such a store's own twin does the same; here, it takes turns with writes.
         return await run_in_executor(None, self.call, name, *args, **kwargs)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold writes off while the store is read."""
+        """Block writes while the store is read."""
         return nullcontext() if self._gate is None else self._gate.entered(alone=False)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold reads off while the store is written."""
+        """Block reads while the store is written."""
         return nullcontext() if self._gate is None else self._gate.entered(alone=True)
 
     def outward(self, document: Document) -> Document:

@@ -17,17 +17,17 @@ from ragshield_core.store.one_store import folder_of_chroma, name_of
 from ragshield_langchain.convert import without_nothing
 from ragshield_langchain.inner.base import InnerStore, Stored
 
-# Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
-# one in a list; it rounds what 64 bits do not hold.
+# Chroma loses all metadata of an entry with a number that is not finite, and a whole collection if
+# such a number is in a list; it rounds integers beyond 64 bits.
 LARGEST = 2**63
-RESERVED = "#$"  # what keys must not begin with
+RESERVED = "#$"  # characters that keys must not begin with
 COLUMNS = ["documents", "metadatas", "embeddings"]
 
 
 class ChromaInner(InnerStore):
     """langchain-chroma's Chroma.
 
-    Its upsert merges new metadata into old, so keys that a new revision lacks are taken away.
+    Its upsert merges new metadata into old, so keys that a new revision lacks are removed.
     """
 
     of = ("langchain_chroma.vectorstores", "Chroma")
@@ -44,16 +44,16 @@ class ChromaInner(InnerStore):
 
     @property
     def name(self) -> str:
-        """Its class and collection."""
+        """Class and collection of the store."""
         return name_of(self._store, self._store._collection_name)  # noqa: SLF001 - no other way to it
 
     @property
     def folder(self) -> str | None:
-        """That of a collection which is on no server."""
+        """The folder of a collection that is not on a server."""
         return folder_of_chroma(self._store._client)  # noqa: SLF001 - no other way to it
 
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids."""
+        """Return the documents under the ids."""
         wanted = list(dict.fromkeys(ids))
         documents: list[Document] = []
         vectors: list[Any] = []
@@ -97,16 +97,16 @@ class ChromaInner(InnerStore):
             raise
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; Chroma itself refuses an empty list."""
+        """Delete the documents under the ids; Chroma itself refuses an empty list."""
         for part in chunks(ids, self._at_once()):
             self._store.delete(part)
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored."""
+        """Return the ids of all documents."""
         return list(self._store.get(include=[])["ids"])
 
     def count(self) -> int:
-        """Return how many entries are stored."""
+        """Return the number of documents."""
         return int(self._store._collection.count())  # noqa: SLF001 - no public way to it
 
     def _put(
@@ -149,7 +149,7 @@ def _documents(found: dict[str, Any]) -> list[Document]:
 
 def _unfit(key: str, value: Any) -> str | None:
     """Return why Chroma cannot keep a value of metadata, if it cannot."""
-    from chromadb.api.types import validate_metadata  # noqa: PLC0415 - only where there is Chroma
+    from chromadb.api.types import validate_metadata  # noqa: PLC0415 - only if Chroma is used
 
     named = printable(repr(key), 60)
     if not isinstance(key, str) or not key or key[0] in RESERVED:
@@ -162,7 +162,7 @@ def _unfit(key: str, value: Any) -> str | None:
         for one in (key, *values):
             if isinstance(one, str):
                 one.encode()
-    except (ValueError, TypeError):  # what they say quotes the value
+    except (ValueError, TypeError):  # their messages quote the value
         return (
             f"metadata[{named}] is of type {type(value).__name__}, or holds what is, which Chroma "
             "cannot keep; langchain_community.vectorstores.utils.filter_complex_metadata helps."

@@ -39,17 +39,17 @@ class FaissInner(InnerStore):
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        # id -> where the index has its vector, as last seen: FAISS keeps the way back only, and
-        # going through all of it at each read would cost more than the search.
+        # id -> position of its vector in the index, as last seen: FAISS maps positions to ids only,
+        # and going through that whole map at each read would cost more than the search.
         self._positions: dict[str, int] = {}
-        # Folders written by older versions hold documents that do not know their own ids.
+        # Folders written by older versions have documents without their own ids.
         for entry_id in store.index_to_docstore_id.values():
             document = store.docstore.search(entry_id)
             if isinstance(document, Document) and document.id is None:
                 document.id = entry_id
 
     async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a reading method returns; texts are embedded by the async method."""
+        """Return the result of a reading method; texts are embedded by the async method."""
         if name in BY_VECTOR:
             given = {"query": args[0]} if args else {}
             query = (given | kwargs)["query"]
@@ -61,14 +61,14 @@ class FaissInner(InnerStore):
         return await super().acall(name, *args, **kwargs)
 
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids."""
+        """Return the documents under the ids."""
         documents = self._store.get_by_ids(ids)
         index = self._store.index
         if not documents:
             return Stored([], np.empty((0, index.d), dtype=np.float32))
         mapping, position = self._store.index_to_docstore_id, self._positions
         if any(mapping.get(position.get(d.id, -1)) != d.id for d in documents):
-            # Replaced, never changed under other reads: deletions have moved what comes after.
+            # Replaced, never changed during other reads: deletions have moved later vectors.
             position = {entry_id: number for number, entry_id in mapping.items()}
             self._positions = position
         documents = [document for document in documents if document.id in position]
@@ -98,12 +98,12 @@ class FaissInner(InnerStore):
         except BaseException:
             self._roll_back(batch.ids, older)
             raise
-        if self._positions:  # else nobody has asked for vectors yet
+        if self._positions:  # else no vectors have been read yet
             start = len(self._store.index_to_docstore_id) - len(batch)
             self._positions.update({i: start + row for row, i in enumerate(batch.ids)})
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; FAISS itself refuses missing ones."""
+        """Delete the documents under the ids; FAISS itself refuses missing ids."""
         present = [document.id for document in self._store.get_by_ids(ids)]
         if not present:
             return
@@ -116,7 +116,7 @@ class FaissInner(InnerStore):
             return
         try:
             self._store.delete(present)
-        except RuntimeError as error:  # of the index, which is asked first
+        except RuntimeError as error:  # from the index, which deletes first
             if "not implemented" not in str(error):
                 raise
             kind = type(self._store.index).__name__
@@ -124,12 +124,12 @@ class FaissInner(InnerStore):
             raise NotImplementedError(msg) from error
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored, in the order of the index."""
+        """Return the ids of all documents, in the order of the index."""
         mapping = self._store.index_to_docstore_id
         return [mapping[number] for number in sorted(mapping)]
 
     def _inverted(self) -> Any:
-        """Return the inverted file that the index is, or holds; None if there is none."""
+        """Return the inverted file that the index is, or contains; None if there is none."""
         import faiss  # noqa: PLC0415 - there is an index, so it is loaded already
 
         return faiss.try_extract_index_ivf(self._store.index)

@@ -19,7 +19,7 @@ class InMemoryInner(InnerStore):
     searches = frozenset({"similarity_search_with_score_by_vector"})
 
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids."""
+        """Return the documents under the ids."""
         rows = [self._store.store[i] for i in ids if i in self._store.store]
         documents = [
             Document(id=row["id"], page_content=row["text"], metadata=dict(row["metadata"]))
@@ -38,9 +38,9 @@ class InMemoryInner(InnerStore):
         )
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids."""
+        """Delete the documents under the ids."""
         self._store.delete(list(ids))
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored."""
+        """Return the ids of all documents."""
         return list(self._store.store)

@@ -24,7 +24,7 @@ TEXTS = frozenset({"text", "character varying"})
 class PGVectorStoreInner(PostgresRows):
     """langchain-postgres' PGVectorStore, from ``create_sync`` or ``create``.
 
-    A write is one transaction. It runs on the loop of the ``PGEngine``, or, where that has none, on
+    A write is one transaction. It runs on the loop of the ``PGEngine``, or, if that has none, on
     the caller's event loop; then only the async methods of a guarded store work.
     """
 
@@ -38,7 +38,7 @@ class PGVectorStoreInner(PostgresRows):
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        # What knows the table: there is no public way to it.
+        # The object that knows the table; there is no public way to it.
         self._inside: Any = getattr(store, "_PGVectorStore__vs", None)
         self._engine: Any = getattr(store, "_engine", None)
         if self._inside is None or self._engine is None:
@@ -54,15 +54,15 @@ class PGVectorStoreInner(PostgresRows):
                 "guard's remarks; add one: ALTER TABLE ... ADD COLUMN langchain_metadata JSON."
             )
             raise TypeError(msg)
-        self._kinds: dict[str, str] = {}  # of columns, asked at the first use
+        self._kinds: dict[str, str] = {}  # types of columns, read at the first use
 
     @property
     def name(self) -> str:
-        """Its class and table."""
+        """Class and table of the store."""
         return name_of(self._store, self._inside.table_name)
 
     def ready(self) -> None:
-        """Check that there is an event loop to work on, other than the one that would wait."""
+        """Check that there is an event loop to work on, other than this thread's own."""
         loop = self._engine._loop or CALLERS_LOOP.get()  # noqa: SLF001
         if loop is not None and loop is not _running():
             return
@@ -74,7 +74,7 @@ class PGVectorStoreInner(PostgresRows):
         raise RuntimeError(msg)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a reading method returns; of an engine without a loop, by its async twin."""
+        """Return the result of a reading method, or of its async twin without an engine's loop."""
         if self._engine._loop is not None:  # noqa: SLF001
             self.ready()
             return super().call(name, *args, **kwargs)
@@ -88,7 +88,7 @@ class PGVectorStoreInner(PostgresRows):
 
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """Return the rows with metadata or texts that PostgreSQL cannot keep."""
-        single = self._inside.metadata_columns  # of types of their own
+        single = self._inside.metadata_columns  # these have types of their own
         rest = [{k: v for k, v in metadata.items() if k not in single} for metadata in metadatas]
         return super().unfit(batch, rest)
 
@@ -144,7 +144,7 @@ class PGVectorStoreInner(PostgresRows):
         return kind
 
     def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:  # noqa: ARG002
-        """Refuse ids that the table cannot hold, or would give back as others."""
+        """Refuse ids that the table cannot hold, or would return as other ids."""
         known = set(self._holdable(connection, ids))
         for entry_id in ids:
             if entry_id not in known:
@@ -172,7 +172,7 @@ class PGVectorStoreInner(PostgresRows):
         return self._wait(there)
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Have something done on the loop where the connections are."""
+        """Run a coroutine on the loop of the connections."""
         self.ready()
         loop: Any = self._engine._loop or CALLERS_LOOP.get()  # noqa: SLF001
         return on_loop(loop, start)

@@ -22,17 +22,17 @@ from ragshield_langchain.inner.base import InnerStore, Stored
 
 T = TypeVar("T")
 
-WORDS = "_ragshield_tsv"  # the parameter that a column for full-text search is made of
+WORDS = "_ragshield_tsv"  # parameter with the text for a full-text search column
 AT_ONCE = 1000  # rows of one statement; PostgreSQL allows 65,535 parameters
 
 
 class Rows(NamedTuple):
-    """Where the entries of a store are, as SQLAlchemy has it in one transaction."""
+    """Table and columns of a store's entries, as SQLAlchemy objects of one transaction."""
 
     table: Any
-    condition: Any  # what holds for the rows of this store
+    condition: Any  # selects the rows of this store
     columns: Sequence[str]  # of ids, texts, vectors, metadata as JSON, and single keys of metadata
-    values: Mapping[str, Any] = {}  # what every row of this store has besides
+    values: Mapping[str, Any] = {}  # other values of every row of this store
     words: tuple[str, str | None] | None = None  # column for full-text search, and its language
 
     @property
@@ -50,12 +50,12 @@ class PostgresRows(InnerStore):
 
     @abstractmethod
     def _rows(self, connection: Any) -> Rows:
-        """Return where the entries are."""
+        """Return the table and columns of the entries."""
 
     @property
     @abstractmethod
     def _place_name(self) -> str:
-        """What errors call the place of the rows."""
+        """Name of the rows' place in errors."""
 
     @property
     def table(self) -> PostgresVectors:
@@ -86,7 +86,7 @@ class PostgresRows(InnerStore):
         """Refuse ids that cannot be written."""
 
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids."""
+        """Return the documents under the ids."""
         from sqlalchemy import select  # noqa: PLC0415 - slow to import
 
         wanted = list(dict.fromkeys(ids))
@@ -121,7 +121,7 @@ class PostgresRows(InnerStore):
         return {row: reason for row, reason in reasons.items() if reason is not None}
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
-        """Store entries in one transaction; refusals of the database name no texts."""
+        """Store entries in one transaction; errors of the database quote no texts."""
         from sqlalchemy import Text, bindparam, cast, func, literal  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import REGCONFIG, insert  # noqa: PLC0415
         from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415
@@ -158,11 +158,11 @@ class PostgresRows(InnerStore):
 
         try:
             self._run(work)
-        except OperationalError as error:  # of the server, not of what was written
+        except OperationalError as error:  # of the server, not of the values
             error.hide_parameters = True
             raise
         except StatementError as error:
-            # Neither its message nor its cause: both may quote what was to be written.
+            # Neither its message nor its cause: both may quote values.
             kind = type(error.orig or error).__name__
             msg = (
                 f"entry {printable(batch.ids[0])!r} and its batch were refused by "
@@ -172,7 +172,7 @@ class PostgresRows(InnerStore):
             raise InvalidBatchError(msg) from None
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids."""
+        """Delete the documents under the ids."""
         from sqlalchemy import delete  # noqa: PLC0415
 
         def work(connection: Any) -> None:
@@ -185,7 +185,7 @@ class PostgresRows(InnerStore):
         self._run(work)
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored."""
+        """Return the ids of all documents."""
         from sqlalchemy import select  # noqa: PLC0415
 
         def work(connection: Any) -> list[str]:
@@ -196,7 +196,7 @@ class PostgresRows(InnerStore):
         return self._run(work)
 
     def count(self) -> int:
-        """Return how many entries are stored."""
+        """Return the number of documents."""
         from sqlalchemy import func, select  # noqa: PLC0415
 
         def work(connection: Any) -> int:
@@ -239,7 +239,7 @@ class PostgresInner(PostgresRows):
             raise RuntimeError(msg)
 
     async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a reading method returns, by PGVector's own async method if it works."""
+        """Return the result of a reading method, by PGVector's own async twin if that works."""
         if self._store.async_mode:
             await self._prepared()
             return await super().acall(name, *args, **kwargs)
@@ -247,7 +247,7 @@ class PostgresInner(PostgresRows):
 
     @property
     def name(self) -> str:
-        """Its class and collection."""
+        """Class and collection of the store."""
         return name_of(self._store, self._store.collection_name)
 
     def _rows(self, connection: Any) -> Rows:
@@ -264,7 +264,7 @@ class PostgresInner(PostgresRows):
         return f"the collection {self._store.collection_name!r}"
 
     def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:
-        """Refuse ids of other collections: PGVector would overwrite the other's entry."""
+        """Refuse ids of other collections: PGVector would overwrite their entries."""
         from sqlalchemy import select  # noqa: PLC0415
 
         for part in chunks(ids, AT_ONCE):
@@ -277,7 +277,7 @@ class PostgresInner(PostgresRows):
                 raise InvalidBatchError(msg)
 
     def near(self, vector: list[float], k: int) -> list[Document]:
-        """Return the nearest documents, on the caller's loop where the store works on one."""
+        """Return the nearest documents, on the caller's loop if the store works on one."""
         loop = CALLERS_LOOP.get()
         if not self._store.async_mode or loop is None:
             return super().near(vector, k)
@@ -301,7 +301,7 @@ class PostgresInner(PostgresRows):
         return found.uuid
 
     async def _prepared(self) -> None:
-        """Have tables made, once; PGVector itself lets a second task pass while the first works."""
+        """Make the tables, once; PGVector itself lets a second task pass while the first works."""
         if self._is_prepared:
             return
         async with self._preparing:
@@ -334,7 +334,7 @@ def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
     try:
         nul = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
         (text + json.dumps(metadata, ensure_ascii=False)).encode()
-    except (TypeError, ValueError) as error:  # what they say may quote values
+    except (TypeError, ValueError) as error:  # their messages may quote values
         return (
             f"PostgreSQL cannot keep it ({type(error).__name__}), expected Unicode text and "
             "metadata that JSON can hold."
@@ -343,5 +343,5 @@ def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as PGVectorStore itself hands it to a column."""
+    """Return a value as PGVectorStore itself passes it to a column."""
     return json.dumps(value) if isinstance(value, dict) else value

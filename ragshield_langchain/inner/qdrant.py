@@ -18,20 +18,20 @@ from ragshield_core.store.one_store import name_of
 from ragshield_core.store.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
 from ragshield_langchain.inner.base import InnerStore, Stored
 
-# Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
-# and the id itself is kept in the metadata under a key of its own.
+# Qdrant identifies points by a UUID or a number. Other ids become a UUID within this namespace, and
+# the id itself is kept in the metadata under a key of its own.
 NAMESPACE = uuid.UUID("6f9d2a34-52a8-5d3b-8a3e-3c4c7f2f6f0b")
 ID_KEY = "_ragshield_id"
-# What QdrantVectorStore adds to the metadata of what it returns.
+# Keys added to the metadata of documents that QdrantVectorStore returns.
 ADDED = ("_id", "_collection_name", ID_KEY)
-# The largest number that Qdrant takes for an id is 2**64 - 1, of 20 digits.
+# The largest number that Qdrant accepts as an id is 2**64 - 1, which has 20 digits.
 MAX_DIGITS = 20
 
 
 class QdrantInner(InnerStore):
     """langchain-qdrant's QdrantVectorStore, with dense vectors or hybrid.
 
-    Ids may be any strings; documents come back under them, with the metadata they were given.
+    Ids may be any strings; documents are returned under them, with their original metadata.
     """
 
     of = ("langchain_qdrant.qdrant", "QdrantVectorStore")
@@ -54,7 +54,7 @@ class QdrantInner(InnerStore):
 
     @property
     def name(self) -> str:
-        """Its class and collection."""
+        """Class and collection of the store."""
         return name_of(self._store, self._store.collection_name)
 
     @property
@@ -73,7 +73,7 @@ class QdrantInner(InnerStore):
         return Place(store.client, store.collection_name, store.vector_name, (self.id_key,))
 
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids."""
+        """Return the documents under the ids."""
         points = self._points(ids, [self._store.vector_name] if self._store.vector_name else True)
         documents = [self._document(point) for point in points]
         vectors = [dense_of(point.vector, self._store.vector_name) for point in points]
@@ -86,7 +86,7 @@ class QdrantInner(InnerStore):
             try:
                 payload = json.dumps(metadata, default=to_jsonable_python, ensure_ascii=False)
                 (text + payload).encode()
-            except Exception as error:  # noqa: BLE001 - what it says quotes values
+            except Exception as error:  # noqa: BLE001 - its message quotes values
                 found[row] = (
                     f"Qdrant cannot keep it ({type(error).__name__}), expected Unicode text and "
                     "metadata that JSON can hold."
@@ -95,7 +95,7 @@ class QdrantInner(InnerStore):
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries; half a write is undone by hand."""
-        from qdrant_client import models  # noqa: PLC0415 - only where there is Qdrant
+        from qdrant_client import models  # noqa: PLC0415 - only if Qdrant is used
 
         older = self._points(batch.ids, vectors=True)
         points = [
@@ -132,11 +132,11 @@ class QdrantInner(InnerStore):
             raise
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; Qdrant itself refuses an empty list."""
+        """Delete the documents under the ids; Qdrant itself refuses an empty list."""
         self._drop(self._inward(ids))
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored."""
+        """Return the ids of all documents."""
         names: list[str] = []
         key, offset = self.id_key, None
         while True:
@@ -152,11 +152,11 @@ class QdrantInner(InnerStore):
                 return names
 
     def count(self) -> int:
-        """Return how many entries are stored."""
+        """Return the number of documents."""
         return int(self._store.client.count(self._store.collection_name).count)
 
     def outward(self, document: Document) -> Document:
-        """Return a document under its own id, without what QdrantVectorStore adds to it."""
+        """Return a document under its own id, without the metadata that was added to it."""
         metadata = document.metadata
         if "_id" not in metadata:
             return document
@@ -194,7 +194,7 @@ class QdrantInner(InnerStore):
 
     @property
     def id_key(self) -> str:
-        """Where in a payload the id stands that Qdrant does not take."""
+        """Payload key of an id that Qdrant does not accept."""
         return f"{self._store.metadata_payload_key}.{ID_KEY}"
 
     def _vectors(self, batch: Batch) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ class QdrantInner(InnerStore):
 
 
 def _point_id(entry_id: str) -> str | int:
-    """Return the id of a point: the id itself where Qdrant takes it, else a UUID made of it."""
+    """Return the id of a point: the id itself if Qdrant accepts it, else a UUID made of it."""
     if entry_id.isascii() and entry_id.isdigit() and len(entry_id) <= MAX_DIGITS:
         number = int(entry_id)
         if str(number) == entry_id and number < 2**64:
