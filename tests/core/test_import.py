@@ -39,12 +39,24 @@ def packages(modules):
 
 def test_the_core_imports_what_it_needs_and_nothing_heavy():
     run = import_afresh()
-    assert [one for one in run["alone"] if one.startswith("ragshield")] == ["ragshield_core"]
+    alone = [one for one in run["alone"] if one.startswith("ragshield")]
+    assert sorted(alone) == ["ragshield_core", "ragshield_core.lazy"]
     assert "ragshield_core.guard" in run["modules"]
     assert set(run["modules"]).isdisjoint(HEAVY)
     assert packages(run["modules"]) <= {"ragshield_core", *LIGHT}
     assert not [one for one in run["modules"] if one.startswith("ragshield_core.tools")]
     assert "ray" not in run["audit"]  # only where it is asked for
+
+
+def test_a_guard_asks_tools_without_importing_the_audit_or_the_evaluation():
+    script = "import sys\nfrom ragshield_core import hooks\nhooks.tools()\nprint(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ragshield_core.tools.audit.hooks" in result.stdout.split()
+    tools = ("audit.audit", "evaluate.trial", "review.app")
+    assert not {f"ragshield_core.tools.{name}" for name in tools}.intersection(
+        result.stdout.split()
+    )
 
 
 def test_the_overview_of_commands_imports_none_of_them():
