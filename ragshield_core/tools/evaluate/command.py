@@ -1,4 +1,4 @@
-"""``ragshield evaluate``: how the guard does on a corpus of one's own."""
+"""``ragshield evaluate``: evaluate the default guard on your own corpus."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         check_fpr(fpr)
         bounds = read_bounds(bound or ())
         before = None if baseline is None else Evaluation.read(baseline)
-        if before is not None:  # now: an hour later would be too late to find out
+        if before is not None:  # fails now, not an hour later
             check_comparable({"fpr": fpr, "top_k": top_k, "embedder": options.embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
@@ -150,7 +150,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 raise SourceError(msg)
             asked = None
             if queries is not None:
-                # Copies of what comes would get clean entries accused.
+                # With copies of new entries, detectors would object to clean ones.
                 known, _ = halves(corpus, options.seed)
                 asked = read_targets(queries, carriers_of(known, options.seed))
             found = evaluate(
@@ -198,7 +198,7 @@ def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[At
             raise SourceError(msg)
     steps = [each for each in DIFFICULTIES if each in (difficulties or DIFFICULTIES[:1])]
     chosen = [each for each in ATTACKS if not names or each.name in names]
-    # Recipes that have no harder step come once.
+    # Recipes without a harder step appear once.
     return list({at.name: at for each in chosen for at in map(each.at, steps)}.values())
 
 

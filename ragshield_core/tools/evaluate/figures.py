@@ -1,4 +1,4 @@
-"""What an evaluation found, in figures that can be written down and read again."""
+"""Figures of an evaluation, which can be written to a file and read again."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pydantic import TypeAdapter, computed_field
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate.rates import exact_interval
 
-# How texts come: those of one target by themselves, nothing else of the attack known; trickling in
-# among clean entries; all of an attack at once, which flatters.
+# How texts arrive: those of one target alone, with nothing else of the attack known; one by one in
+# a stream of clean entries; all of an attack at once, which flatters the guard.
 Regime = Literal["alone", "stream", "batch"]
 REGIMES: tuple[Regime, ...] = ("alone", "stream", "batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many of so many, with the exact 95 % interval; NaN where there was nothing."""
+    """Hits among ``n`` trials, with the exact 95 % interval; NaN if there are none."""
 
     hits: int
     n: int
@@ -50,20 +50,20 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """Which share of an attack's texts was held.
+    """Share of an attack's texts that were held.
 
     Attributes
     ----------
     attack
-        Its name.
+        Name of the attack.
     regime
-        How they came, see :data:`REGIMES`.
+        How the texts arrived, see :data:`REGIMES`.
     size
-        Texts of each target that came.
+        Number of texts of each target.
     held
-        Of the texts that came.
+        Held texts among those that arrived.
     by
-        How many of those that were held each detector objected to.
+        Number of held texts that each detector objected to.
     """
 
     attack: str
@@ -75,7 +75,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """For how many target questions poison is among the nearest, without a guard and with it."""
+    """Share of questions with poison among the nearest entries, without a guard and with it."""
 
     attack: str
     before: Rate
@@ -89,11 +89,11 @@ class Missed:
     Attributes
     ----------
     entry_id
-        The id that it was planted under.
+        Id of the planted text.
     attack, regime
-        Whose text it is, and how it came.
+        Attack of the text, and how the text arrived.
     mark
-        Digest of attack and text: the same in every evaluation that plants it, whatever its id.
+        Digest of attack and text: the same in every evaluation that plants the text, under any id.
     """
 
     entry_id: str
@@ -104,39 +104,39 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What was found.
+    """Figures of an evaluation.
 
     Attributes
     ----------
     settings
-        What it was run with.
+        Settings of the run.
     n_known, n_clean
-        Entries of the knowledge base; clean ones that came.
+        Number of entries of the knowledge base, and of new clean entries.
     false_positives
-        Clean entries that were held, by regime; ``"stream"`` among the poison of all streams.
+        Clean entries that were held, by regime; for ``"stream"``, in all streams with poison.
     false_by
-        How many of those that were held in batches each detector objected to.
+        Number of clean entries held in batches that each detector objected to.
     recalls
-        By attack and regime.
+        Recalls by attack and regime.
     reached
-        By attack.
+        Reached questions by attack.
     lost
-        Of questions about clean entries, those among whose nearest a clean entry is missing that
-        was wrongly held.
+        Of questions about clean entries, those that miss a wrongly held entry among their nearest
+        ones.
     fit_seconds, milliseconds
-        What fitting took, and screening an entry in batches of a hundred.
+        Time of fitting, and of screening an entry in batches of a hundred.
     idle
-        Detectors that judged none of the clean entries, and why: what they would find is not
-        found in these figures.
+        Detectors that judged none of the clean entries, and the reasons; these figures are
+        without their findings.
     recipes
-        By attack, the source of its recipe, and what is done otherwise at its difficulty.
+        By attack, the source of its recipe, and the changes at its difficulty.
     missed
-        Planted texts that were held neither when they came nor later: in streams, and of attacks
-        with one text for a target, alone.
+        Planted texts that were held neither on arrival nor later: in streams, or alone for attacks
+        with one text for a target.
     wrongly_held
-        By the ids of clean entries that were held in batches, the detectors that objected.
+        Objecting detectors, by the id of each clean entry that was held in batches.
     format
-        Of the JSON.
+        Version of the JSON.
     """
 
     settings: Mapping[str, Any]
@@ -157,7 +157,7 @@ class Evaluation:
 
     @property
     def main_recalls(self) -> tuple[Recall, ...]:
-        """The one of each attack that counts: in a stream, and of one text for a target, alone."""
+        """The main recall of each attack: in a stream, or alone with one text for a target."""
         streamed = {r.attack for r in self.recalls if r.regime == "stream"}
         return tuple(
             r
@@ -167,9 +167,9 @@ class Evaluation:
 
     @property
     def groups_alone(self) -> dict[str, dict[int, Rate]]:
-        """By attack and size, what was held of groups of which nothing else was known.
+        """Held texts of groups that arrived alone, by attack and size.
 
-        Of attacks that came in several sizes.
+        Only for attacks that arrived in several sizes.
         """
         found: dict[str, dict[int, Rate]] = {}
         for r in self.recalls:
@@ -178,21 +178,21 @@ class Evaluation:
         return {name: rates for name, rates in found.items() if len(rates) > 1}
 
     def to_json(self) -> str:
-        """Return everything as JSON; shares and intervals stand beside the counts."""
+        """Return all figures as JSON, with shares and intervals beside the counts."""
         return _JSON.dump_json(self, indent=1).decode() + "\n"
 
     @staticmethod
     def read(path: Path) -> Evaluation:
-        """Return what :meth:`to_json` wrote to a file.
+        """Read a file that :meth:`to_json` wrote.
 
         Raises
         ------
         SourceError
-            If it is none, or of another format.
+            If the file is no such report, or has another format.
         """
         try:
             return _JSON.validate_json(path.read_bytes())
-        except (OSError, ValueError) as error:  # whose message may quote hostile text
+        except (OSError, ValueError) as error:  # its message may quote hostile text
             msg = (
                 f"{path} is no report of an evaluation that this version reads "
                 f"({type(error).__name__}); expected what ragshield evaluate --output FILE.json "

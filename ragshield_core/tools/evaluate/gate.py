@@ -1,4 +1,4 @@
-"""Bounds on figures (``recall.poisonedrag=.9``), and whether figures are worse than a baseline."""
+"""Bounds on figures (``recall.poisonedrag=.9``), and comparison of figures with a baseline."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import Evaluation, Rate
 
-# Figures that bounds are for; more of the first is better, less of the others. Each attack has its
-# own of two of them.
+# Figures that bounds apply to: high is good for the first, low for the others. Each attack has two
+# of them to itself.
 FIGURES, OF_ATTACKS = ("recall", "fpr", "reached", "lost"), ("recall", "reached")
-# Settings that give every figure another meaning. Seeds and numbers of targets only draw others,
-# and a stream is as long as the corpus allows.
+# Settings that change the meaning of every figure. Seeds and numbers of targets only change the
+# draw, and a stream is as long as the corpus allows.
 COMPARED = ("fpr", "top_k", "embedder")
 
 
 def read_bounds(texts: Iterable[str]) -> dict[str, float]:
-    """Return bounds as people write them, by what they are for.
+    """Parse bounds from the command line; return them by figure.
 
     Raises
     ------
     SourceError
-        If one is not of that form.
+        If a bound is not of that form.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def read_bounds(texts: Iterable[str]) -> dict[str, float]:
 
 
 def key_of(attack: str) -> str:
-    """Return the name of an attack as bounds have it.
+    """Return the name of an attack in the form that bounds use.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def key_of(attack: str) -> str:
 def check_bounds(
     bounds: Mapping[str, float], recalls: Sequence[str], reached: Sequence[str]
 ) -> None:
-    """Refuse bounds for attacks that have no such figure: they would hold nothing."""
+    """Refuse bounds for figures that are not measured: they would check nothing."""
     measured = {"recall": recalls, "reached": reached}
     for what, value in bounds.items():
         figure = what.partition(".")[0]
@@ -81,9 +81,9 @@ def check_bounds(
 
 
 def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
-    """Refuse a baseline that differs in a setting that gives figures another meaning.
+    """Refuse a baseline that differs in a setting that changes the meaning of figures.
 
-    Settings that one of the two does not name are not compared.
+    Settings that either of the two lacks are not compared.
     """
     for name in COMPARED:
         now, before = settings.get(name), baseline.settings.get(name)
@@ -100,27 +100,27 @@ def worse_than(
     baseline: Evaluation | None = None,
     bounds: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Return what is worse than it was, or than it may be: a sentence each.
+    """Return the figures that are worse than the baseline or a bound, a sentence each.
 
     Parameters
     ----------
     now
-        The figures in question.
+        The new figures.
     baseline
-        Earlier ones. A recall is worse if it is below the earlier one's interval, a rate of false
-        positives, of questions that poison reaches and of those that miss a clean entry if it is
-        above it; so is what is no longer measured.
+        Earlier figures. A recall is worse if it is below the earlier interval. A rate of false
+        positives, of questions that poison reaches, or of questions that miss a clean entry is
+        worse if it is above that. A figure that is no longer measured is worse, too.
     bounds
-        What figures may be, whatever they were, such as ``{"recall.poisonedrag": 0.9}``: recalls at
-        least so much, ``"fpr"``, ``"reached"`` and ``"lost"`` at most. Of several for an attack the
-        longest name counts. Recalls are those that count of each attack
+        Limits besides the baseline, such as ``{"recall.poisonedrag": 0.9}``: minima of recalls,
+        maxima of ``"fpr"``, ``"reached"`` and ``"lost"``. If several match an attack, the longest
+        name counts. Recalls are the main ones of each attack
         (:attr:`~ragshield_core.tools.evaluate.Evaluation.main_recalls`).
 
     Raises
     ------
     SourceError
         If the baseline was measured with other settings (:func:`check_comparable`), or a bound is
-        for what was not measured.
+        for a figure that was not measured.
     """
     bounds = bounds or {}
     check_bounds(
@@ -146,12 +146,12 @@ def worse_than(
 
 
 def _is_for(bound: str, figure: str, attack: str) -> bool:
-    """Return whether a bound is for the figure of an attack, by how its name begins."""
+    """Return whether a bound is for the figure of an attack, by the beginning of its name."""
     return f"{figure}.{key_of(attack)}-".startswith((f"{bound}.", f"{bound}-"))
 
 
 class _Figure(NamedTuple):
-    """A rate, its kind, the attack that it is of, and whether bounds are for it."""
+    """A rate with its kind and its attack, and whether bounds apply to it."""
 
     figure: str
     attack: str
@@ -160,7 +160,7 @@ class _Figure(NamedTuple):
 
 
 def _rates(figures: Evaluation) -> dict[str, _Figure]:
-    """Return each rate by what it is of."""
+    """Return each rate by its description."""
     rates = {
         f"{r.attack}, {r.regime}, {r.size} of a target": _Figure(
             "recall", r.attack, r.held, r in figures.main_recalls

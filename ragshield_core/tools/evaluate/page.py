@@ -1,4 +1,4 @@
-"""What an evaluation found: for terminals, as a page of HTML, Markdown and SARIF; all escaped."""
+"""Reports of an evaluation: for terminals, as HTML, Markdown and SARIF; all values are escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTE = (
 
 
 def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
-    """Return the tables of all reports by their titles, each with its heads first."""
+    """Return the tables of all reports by title, each with its heads first."""
     rates = {
         (r.attack, r.regime): r.held for r in found.recalls if r.regime != "alone" or r.size == 1
     }
@@ -42,7 +42,7 @@ def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
     groups = found.groups_alone
     sizes = sorted({size for by_size in groups.values() for size in by_size})
     by_size: list[Sequence[str]] = [("attack", *map(str, sizes))]
-    for name, one in groups.items():  # intervals of so many would not fit into a terminal
+    for name, one in groups.items():  # without intervals, which would not fit into a terminal
         shares = (f"{one[size].share:.2f}" if size in one else "–" for size in sizes)
         by_size.append((name, *shares))
     reached: list[Sequence[str]] = [("attack", "without a guard", "with it")]
@@ -62,12 +62,12 @@ def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
 
 
 def _told(rate: Rate | None) -> str:
-    """Return a share with its interval, short enough for three in a line of a terminal."""
+    """Return a share with its interval, short enough for three in a terminal line."""
     return f"{rate.share:.2f} [{rate.low:.2f}, {rate.high:.2f}]" if rate and rate.n else "–"
 
 
 def notes(found: Evaluation) -> list[str]:
-    """Return the sentences that stand below the tables."""
+    """Return the sentences below the tables."""
     lost = f"Of {found.lost.n} questions about clean entries, {found.lost.hits}"
     took = f"Fitting took {found.fit_seconds:.1f} s, screening {found.milliseconds:.2f} ms an entry"
     return [
@@ -77,7 +77,7 @@ def notes(found: Evaluation) -> list[str]:
 
 
 def weakest_of(found: Evaluation) -> tuple[str, float] | None:
-    """Return the attack of which the guard holds the least, and that share; None without any."""
+    """Return the attack with the lowest share of held texts, and that share; None without any."""
     shares = [(rate.attack, rate.held.share) for rate in found.main_recalls if rate.held.n]
     return min(shares, key=lambda each: each[1], default=None)
 
@@ -92,7 +92,7 @@ def verdict(found: Evaluation, worse: Sequence[str]) -> str:
 
 
 def show(found: Evaluation, worse: Sequence[str]) -> None:
-    """Print the figures, and what is worse than it was or may be."""
+    """Print the figures, and those that are worse than the baseline or a bound."""
     for title, (heads, *rows) in tables(found).items():
         if rows:
             shown = Table(title=title)
@@ -111,9 +111,9 @@ def show(found: Evaluation, worse: Sequence[str]) -> None:
 def case_report(
     found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus"
 ) -> CaseReport:
-    """Return an evaluation of a corpus, as its path, for HTML and Markdown.
+    """Return an evaluation of the corpus ``source`` for HTML and Markdown.
 
-    ``worse`` are sentences on what is worse than it was, or than it may be.
+    ``worse`` are the sentences of :func:`~ragshield_core.tools.evaluate.worse_than`.
     """
     steps = [f"Worse than it may be: {line}" for line in worse]
     if weakest := weakest_of(found):
@@ -153,23 +153,23 @@ def case_report(
 
 
 def html_page(found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus") -> str:
-    """Return a whole page; parameters as of :func:`case_report`."""
+    """Return a whole page; parameters as in :func:`case_report`."""
     return page_of(case_report(found, worse, source))
 
 
 def to_sarif(found: Evaluation, source: str) -> str:
     """Return missed poison as errors and wrongly held clean entries as warnings: ids, no texts.
 
-    A result of an attack that is missed is a fact about the guard, not about the file: planted ids
-    are not in it. A result's fingerprint is made of attack and text, or of a clean entry's id, so
-    that what is missed again in the next evaluation is the same result.
+    A missed text is a fact about the guard, not about the file: planted ids are not in the file. A
+    result's fingerprint is made of attack and text, or of a clean entry's id, so that a text that
+    is missed again in the next evaluation keeps its fingerprint.
 
     Parameters
     ----------
     found
-        Of :func:`~ragshield_core.tools.evaluate.evaluate`.
+        The result of :func:`~ragshield_core.tools.evaluate.evaluate`.
     source
-        The corpus, as a path with forward slashes; results lie in it.
+        Path of the corpus, with forward slashes; results are located in it.
     """
 
     def located(rule: str, entry_id: str, said: str, mark: str = "", **more: object) -> Located:

@@ -1,4 +1,4 @@
-"""All that is planted, with its vectors, and the streams of clean entries that it comes in."""
+"""All planted texts, with their vectors, and the streams of clean entries that contain them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit.embedding_cache import by_length
 from ragshield_core.tools.evaluate.attacks import LABEL_FLIPS, Attack, Planted
 
-# Texts of the corpus that are embedded again, to see whether the model is the corpus's.
+# Texts of the corpus that are embedded again, to check that the model is the corpus's.
 PROBES = 8
-# Cosine of their new vectors and those that came, half of them. Prefixes, titles and metadata that
-# were embedded with a text leave more than that; two models have nothing in common.
+# Minimum median cosine between their new and their given vectors. Prefixes, titles and metadata
+# that were embedded with a text leave more than that; two models have nothing in common.
 SAME_MODEL = 0.5
-# Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
-# poison. Most of the time goes into taking thresholds anew, once for every tenth by which a
-# knowledge base grows: four streams of five hundred cost half as much again as one of a
-# thousand, and have twice as many targets.
+# Number of clean entries of a stream, number of streams of an attack, and share of poison. Most of
+# the time goes into new thresholds, once for every tenth by which a knowledge base grows: four
+# streams of five hundred take 1.5 times as long as one of a thousand, and have twice as many
+# targets.
 STREAM, STREAMS, POISONED = 500, 4, 0.01
 
 
 class Stream(NamedTuple):
-    """What comes, in order: an attack's targets, and rows of clean entries, then of the poison."""
+    """An attack's stream: its targets, and rows in order; poison rows are numbered after clean ones."""
 
     attack: str
     targets: tuple[int, ...]
@@ -34,11 +34,11 @@ class Stream(NamedTuple):
 
 
 class Poison:
-    """All planted texts, with their vectors, and which belong together; ids are none of the corpus.
+    """All planted texts by target, with their vectors, under ids that the corpus does not have.
 
-    Texts, questions and some of the corpus are embedded, each once; a model other than the corpus's
-    is refused. ``published`` says of each recipe how many texts of a target come where nothing else
-    is asked for; texts of one's own come all.
+    Texts, questions and some texts of the corpus are embedded once each; a model other than the
+    corpus's is refused. ``published`` has the default number of texts of a target for each recipe;
+    by default, all of your own texts are planted.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class Poison:
         return [number for number, each in enumerate(self.planted) if each.attack == name]
 
     def size_of(self, name: str) -> int:
-        """Return how many texts of a target come where nothing else is asked for."""
+        """Return the default number of texts of a target."""
         return self._published.get(name) or self._most(name)
 
     def sizes_of(self, name: str, asked: Sequence[int]) -> list[int]:
-        """Return the sizes of groups that there are, of those that are asked for, and its own."""
+        """Return the requested sizes of groups that are available, and the default size."""
         return sorted({self.size_of(name), *(size for size in asked if size <= self._most(name))})
 
     def rows_of(self, number: int, size: int | None = None) -> NDArray[np.intp]:
-        """Return the rows of a target's first texts; by default of as many as :meth:`size_of`."""
+        """Return the rows of a target's first texts; by default :meth:`size_of` of them."""
         most = self.size_of(self.planted[number].attack) if size is None else size
         return self._rows[number][:most]
 
@@ -103,9 +103,9 @@ class Poison:
         return max(len(self.planted[number].texts) for number in self.of_attack(name))
 
     def streams(self, n_clean: int, length: int, n_streams: int, seed: int) -> list[Stream]:
-        """Return streams of each attack that comes in groups; a target is in one of them at most.
+        """Return streams of each attack that has groups; a target is in one of them at most.
 
-        There are fewer than ``n_streams`` of an attack if all its targets are in them. Each draws
+        An attack has fewer than ``n_streams`` if they include all its targets. Each stream draws
         other clean entries, and other places.
         """
         length = min(length, n_clean)
@@ -113,7 +113,7 @@ class Poison:
         for number, name in enumerate(n for n in self.attacks if self.size_of(n) > 1):
             rng = np.random.default_rng([seed, number])
             n_texts = max(1, round(POISONED * length))
-            shares: list[list[int]] = [[]]  # targets by streams, of about so many texts
+            shares: list[list[int]] = [[]]  # targets by stream, of about n_texts texts
             total = 0
             for target in self.of_attack(name):
                 size = len(self.rows_of(target))
@@ -131,7 +131,7 @@ class Poison:
 
 
 def check_names(own: Sequence[Planted], attacks: Sequence[Attack]) -> None:
-    """Refuse texts whose figures would be mixed with those of recipes."""
+    """Refuse own texts with the name of a recipe: their figures would be mixed."""
     taken = {LABEL_FLIPS, *(attack.name for attack in attacks)}
     for planted in own:
         if planted.attack in taken:

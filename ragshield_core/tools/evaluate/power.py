@@ -1,4 +1,4 @@
-"""How many of planted groups a fitted guard would hold, with its knowledge base and its model."""
+"""Share of planted groups that a fitted guard would hold, with its knowledge base and model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ragshield_core.model.findings import Report
     from ragshield_core.tools.evaluate.attacks import Target
 
-# Targets of which texts are planted. Twenty tell a share to within about .2.
+# Number of targets of planted texts. Twenty give a share to within about .2.
 N_TARGETS = 20
 # Sizes of groups; PoisonedRAG plants five texts for each question.
 SIZES = (5, 3, 2)
 QUESTION = "single texts that repeat their question"
-# What is planted into an audit: the form, and how many texts it has.
+# Forms of the attacks that are planted into an audit, and their numbers of texts.
 FORMS = (("groups of five", 5), ("groups of three", 3), (QUESTION, 1), ("single statements", 1))
-# Running text without the question: the form that only resemblance and agreement betray.
+# Running text without the question: the form that only resemblance and agreement reveal.
 STYLES = ("statements", "news", "anecdotes", "press releases")
 
 
@@ -35,8 +35,8 @@ def power(
     """Return the share of planted groups' texts that a guard would hold, by size.
 
     The groups are about the topics of a sample of clean entries. The guard screens them and learns
-    nothing. The embedding model gets 100 short texts. ``None`` where no questions can be made of
-    the sample: its texts are too short.
+    nothing. The embedding model gets 100 short texts. ``None`` if the texts of the sample are too
+    short to make questions of them.
     """
     targets = _targets(sample, N_TARGETS)
     if not targets:
@@ -60,9 +60,9 @@ def power(
 
 @hookimpl
 def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
-    """Return made-up attacks on topics of clean entries: the form and the texts of each.
+    """Return synthetic attacks on topics of clean entries: the form and the texts of each.
 
-    There are ``n_targets`` of each form, each on a topic of its own; none where the texts of the
+    There are ``n_targets`` of each form, each on a topic of its own; none if the texts of the
     sample are too short.
     """
     planted = []
@@ -75,7 +75,7 @@ def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
 
 
 def _targets(sample: Batch, n: int) -> Sequence[Target]:
-    """Return targets made of a sample; none where its texts are too short."""
+    """Return targets made of a sample; none if its texts are too short."""
     from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
 
     try:

@@ -23,8 +23,8 @@ class Interval:
 def exact_interval(hits: int, n: int) -> Interval:
     """Return a share with its exact 95 % interval, for independent trials.
 
-    It covers the truth in at least 95 % of cases, whatever that is, and is wider than Wilson's
-    therefore (Clopper and Pearson, Biometrika 26, 1934).
+    It covers every true share in at least 95 % of cases, and is therefore wider than Wilson's
+    (Clopper and Pearson, Biometrika 26, 1934).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Questions whose answers attacks are to change, made from the corpus."""
+"""Target questions of attacks, made from the corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.text.characters import LETTERS
 from ragshield_core.tools.evaluate.attacks import Target
 
-# Words of a text that stand for what it is about, and how they are asked for.
+# Number of words that stand for the topic of a text, and wordings of questions about them.
 N_KEYS = 4
 ASKED = (
     "what is known about {}?",
@@ -20,9 +20,9 @@ ASKED = (
     "how is {} explained?",
     "which answer is right for {}?",
 )
-# Shorter texts are about too little to ask for.
+# Shorter texts say too little for a question.
 FEWEST_WORDS = 20
-# Clean texts in which an attack plants something.
+# Number of clean texts into which an attack plants its own.
 N_CARRIERS = 10
 _WORD = re.compile(f"[{LETTERS}]{{3,20}}")
 _ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "st", "tr")
@@ -32,17 +32,17 @@ _VOWELS, _ENDS = ("a", "e", "i", "o", "u", "au", "ei"), ("", "n", "r", "s", "l",
 def targets_of(entries: Batch, n: int, seed: int = 0) -> list[Target]:
     """Return targets made from a corpus: questions in its own words, with invented wrong answers.
 
-    A question asks for the rarest words of a text that others have too; nobody asks like that, but
-    such a question retrieves what is about the same, which is what an attack needs.
+    A question asks for the rarest words of a text that others have too. Nobody asks like that, but
+    such a question retrieves texts on the same topic, as an attack requires.
 
     Parameters
     ----------
     entries
-        Clean ones, with texts.
+        Clean entries with texts.
     n
-        How many; fewer where there are fewer texts of twenty words and more.
+        Number of targets; fewer if fewer texts have twenty words or more.
     seed
-        Of the draw.
+        Seed of the draw.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def targets_of(entries: Batch, n: int, seed: int = 0) -> list[Target]:
     asked: set[str] = set()
     for row in rng.permutation(long).tolist():
         distinct = list(dict.fromkeys(words[row]))
-        # Words of this text alone are misspelt, or names of nothing else.
+        # Words of this text alone are misspellings or unique names.
         rare = sorted(distinct, key=lambda word: (spread[word] < 2, spread[word], word))[:N_KEYS]  # noqa: PLR2004
         keys = " ".join(word for word in distinct if word in rare)
         if keys in asked:
@@ -83,13 +83,13 @@ def targets_of(entries: Batch, n: int, seed: int = 0) -> list[Target]:
 
 
 def carriers_of(entries: Batch, seed: int = 0) -> list[str]:
-    """Return some texts of a corpus, for targets that somebody else has made."""
+    """Return some texts of a corpus, for targets from elsewhere."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(entries), min(N_CARRIERS, len(entries)), replace=False).tolist()
     return [entries.texts[row] for row in rows]
 
 
 def _name(rng: np.random.Generator) -> str:
-    """Return a name that nobody has."""
+    """Return an invented name."""
     syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ENDS) for _ in range(2))
     return "".join(syllables).capitalize()

@@ -1,4 +1,4 @@
-"""A trial: half of a corpus is the knowledge base, the rest comes, clean and with poison in it."""
+"""A trial: half of a corpus is the knowledge base, the rest arrives, clean and with poison."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from ragshield_core.tools.evaluate.poison import STREAM, STREAMS, Poison, Stream
 from ragshield_core.tools.evaluate.targets import targets_of
 
 N_TARGETS = 10
-# Texts of a target that come together, of attacks that have several.
+# Numbers of texts of a target that arrive together, for attacks that have several.
 SIZES = (1, 2, 3, 5)
 BATCH = 100
 # Clean entries that are screened one by one.
 ALONE = 300
 TOP_K = 5
-# One in so many clean entries that come is given another label, at most.
+# At most one in this many new clean entries gets another label.
 MOST_FLIPPED = 10
-# Questions about clean entries, to see what wrongly held ones cost.
+# Number of questions about clean entries, to measure the cost of wrongly held ones.
 N_QUESTIONS = 200
-# Clean entries for each that may be held: detectors that share a rate need more than one alone.
+# Recommended multiple of 1 / rate: detectors that share a rate need more entries than one alone.
 ENOUGH = 3
 
 
-# Entries of a stream that come at once: two texts of a target seldom do.
+# Entries of a stream that arrive at once: two texts of a target seldom do.
 AT_ONCE = 50
 
-# By the ids of entries, who objects to what is held or taken back.
+# Objecting detectors, by the id of each entry that is held or taken back.
 Held = Mapping[str, list[str]]
 
 
@@ -85,72 +85,72 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Plant attacks into one's own corpus, and see what the default guard holds.
+    """Plant attacks into your own corpus, and measure the share that the default guard holds.
 
     Half of the corpus, by documents, is the knowledge base that the guard is fitted and calibrated
-    on. The other half is clean and new. Texts of each attack come in three ways: the first one, two
-    and so on of each target **alone**, with nothing else of the attack known; one by one in a
+    on. The other half is clean and new. Texts of each attack arrive in three ways: the first one,
+    two and so on of each target **alone**, with nothing else of the attack known; one by one in a
     **stream** of clean entries, one in a hundred poisoned, if there are several for a target; all
-    in one **batch** with clean ones, which flatters.
+    in one **batch** with clean ones, which flatters the guard.
 
     Parameters
     ----------
     entries
-        The corpus, with texts and vectors; believed to be clean. At least twice as many as
-        the rate needs: 2,000 at 1 %.
+        The corpus, with texts and vectors; believed to be clean. It needs at least twice as many
+        entries as the rate needs: 2,000 at 1 %.
     embed
-        Returns a vector for each of some texts, of the model that made the corpus's.
+        Returns a vector for each text, by the model that made the corpus's vectors.
     attacks
-        Recipes; by default all there are, as published.
+        Recipes; by default all recipes, as published.
         :meth:`~ragshield_core.tools.evaluate.attacks.Attack.at` makes them harder.
     label_flips
-        Whether clean entries come under another label of the corpus as well, as many as there are
-        targets; they are taken out of those that come clean. Without labels there are none.
+        Whether to give clean entries another label of the corpus as well, as many as there are
+        targets; they no longer count as clean. Without labels there are none.
     own
-        Attack texts of one's own, as :func:`ragshield_core.tools.evaluate.attacks.read_attacks`
+        Your own attack texts, as :func:`ragshield_core.tools.evaluate.attacks.read_attacks`
         returns them.
     targets
         Questions and wrong answers; ``None`` makes them from the corpus
         (:func:`~ragshield_core.tools.evaluate.targets_of`).
     n_targets
-        How many targets, at most.
+        Maximum number of targets.
     fpr
         Accepted false-positive rate, (0, 1).
     top_k
-        How many entries a question retrieves.
+        Number of entries that a question retrieves.
     sizes
-        How many texts of a target come alone, one size after the other, of attacks that have
-        several; each attack's own size is measured besides. Smaller groups are the first texts of
-        larger ones, so that each text is embedded once.
+        Numbers of texts of a target that arrive alone, one size after the other, for attacks that
+        have several; each attack's own size is measured, too. Smaller groups are the first texts
+        of larger ones, so that each text is embedded once.
     stream
-        Clean entries of each stream, at most. Longer ones have the poison of more targets: one in
-        a hundred.
+        Maximum number of clean entries of a stream. Longer streams have the poison of more
+        targets: one entry in a hundred.
     streams
-        Streams of each attack, at most, each with other targets and other clean entries.
+        Maximum number of streams of an attack, each with other targets and other clean entries.
     workers
-        Processes that the streams are shared out to; 1, the default, starts none. More need a main
-        module that can be imported without running, as ``multiprocessing`` does.
+        Processes that share the streams; 1, the default, starts none. More need a main module
+        that can be imported without running, as ``multiprocessing`` imports it.
     seed
-        Of everything that is drawn.
+        Seed of all random choices.
     progress
-        Told how far it is.
+        Called with the step, the number done and the total.
 
     Raises
     ------
     CalibrationError
-        If the corpus is too small for the rate; says what would do.
+        If the corpus is too small for the rate; names a rate that would do.
     InvalidBatchError
         If the model returns vectors of another length than the corpus's, or others for its texts.
     SourceError
-        If the corpus is of one document, no questions can be made of it, or own attack texts are
-        named as something else is.
+        If the corpus is a single document, no questions can be made of it, or own attack texts have
+        the name of a recipe.
     ValueError
-        If there is nothing to plant.
+        If no text can be planted.
 
     Notes
     -----
-    Made-up questions and wordings vary less than what people and language models write. Texts of
-    one target are held together, so that intervals, which take them for independent, are too narrow
+    Synthetic questions and wordings vary less than those of people and language models. Texts of
+    one target are held together, so that intervals, which treat them as independent, are too narrow
     for groups.
     """
     tell = progress or (lambda *_: None)
@@ -205,7 +205,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     streamed, clean_streamed = _in_streams(comings, held, rest, poison)
     arrived = [*alone, *streamed, *batches]
     arrived.sort(key=lambda a: (poison.attacks.index(a.attack), REGIMES.index(a.regime), a.size))
-    # What counts of each attack.
+    # The main results of each attack.
     main = [*(each for each in alone if poison.size_of(each.attack) == 1), *streamed]
     told = {attack.name: attack.told for attack in attacks}
     told[LABEL_FLIPS] = "clean entries under another label"
@@ -240,11 +240,11 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
 
 
 def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
-    """Return two halves of a corpus, at random; chunks of one document are in the same."""
+    """Return two random halves of a corpus; chunks of one document stay together."""
     names = [
         f"\0{row}" if lineage is None else lineage for row, lineage in enumerate(entries.lineages)
     ]
-    # By name, so that a corpus that grows keeps its halves.
+    # By hashes of names, so that a growing corpus keeps its halves.
     key = f"{seed}:".encode()
     marks = {
         name: hashlib.blake2b(key + name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -262,7 +262,7 @@ def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
 
 
 def check_enough(n_known: int, fpr: float) -> None:
-    """Refuse a rate that so few known entries can in no case justify; say what would do."""
+    """Refuse a rate that needs more known entries; name the number or the rate that would do."""
     if n_known < clean_entries_needed(fpr):
         msg = (
             f"the half of the corpus that is the knowledge base has {n_known} entries, too few for "
@@ -281,17 +281,17 @@ def _ask_for(n_known: int) -> str:
 
 @dataclass
 class _Arrived:
-    """Texts of an attack that came, so many for each target."""
+    """Results for the texts of an attack that arrived, ``size`` for each target."""
 
     attack: str
     regime: Regime
     size: int
     targets: list[int]
-    # By the id of each text, who objects to it; None where nobody does.
+    # Objecting detectors, by the id of each text; None if it was not held.
     kinds: dict[str, list[str] | None] = field(default_factory=dict)
 
     def came(self, ids: Iterable[str], held: Held) -> None:
-        """Take in what became of some texts."""
+        """Record the results for some texts."""
         self.kinds.update({entry_id: held.get(entry_id) for entry_id in ids})
 
     @property
@@ -307,7 +307,7 @@ class _Arrived:
 
 
 def _counts(kinds: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return how many entries each detector objects to, the most frequent first."""
+    """Return the number of entries that each detector objects to, the most frequent first."""
     return dict(Counter(kind for each in kinds for kind in each).most_common())
 
 
@@ -317,7 +317,7 @@ def _kinds(decision: Decision) -> list[str]:
 
 
 def _objecting(report: Report) -> dict[str, list[str]]:
-    """Return the detectors that object to each entry that is to be held, by id."""
+    """Return the objecting detectors by the id of each entry to be held."""
     return {decision.entry_id: _kinds(decision) for decision in report.quarantined}
 
 
@@ -336,7 +336,7 @@ def _clean_alone(guard: Guard, rest: Batch, tell: Progress) -> Rate:
 
 
 def _alone(guard: Guard, poison: Poison, sizes: Sequence[int], tell: Progress) -> list[_Arrived]:
-    """Screen the first texts of every target by themselves, by attack and how many they are."""
+    """Screen the first texts of every target by themselves, by attack and number of texts."""
     arrived = [
         _Arrived(name, "alone", size, poison.of_attack(name))
         for name in poison.attacks
@@ -345,7 +345,7 @@ def _alone(guard: Guard, poison: Poison, sizes: Sequence[int], tell: Progress) -
     for done, each in enumerate(arrived, start=1):
         for number in each.targets:
             rows = poison.rows_of(number, each.size)
-            # Texts of one's own may be fewer for one target than for another: all of them come.
+            # A target may have fewer own texts than another: all of them arrive.
             if len(rows) == each.size or each.size == poison.size_of(each.attack):
                 report = guard.screen(poison.batch.take(rows))
                 each.came(report.batch.ids, _objecting(report))
@@ -358,8 +358,8 @@ def _clean_in_batches(
 ) -> tuple[dict[str, list[str]], dict[str, str], float]:
     """Screen all clean entries in batches.
 
-    Returns who objects to what, the detectors that judge nothing and why, and the milliseconds of
-    an entry.
+    Returns the objecting detectors of each held entry, the reasons of detectors that judge nothing,
+    and the milliseconds of an entry.
     """
     wrong: dict[str, list[str]] = {}
     idle: dict[str, str] = {}
@@ -372,7 +372,7 @@ def _clean_in_batches(
         wrong |= _objecting(report)
         judging |= {name for name, scores in report.scores.items() if np.isfinite(scores).any()}
         reasons = {item.detector: item.reason for item in report.unjudged}
-        for item in report.skipped:  # with what the detector says itself of clean entries
+        for item in report.skipped:  # with the detector's own reasons
             (detector,) = (each for each in guard.detectors if each.name == item.detector)
             said = dict.fromkeys(detector.unjudged(rest).values())
             reasons[item.detector] = ": ".join([item.reason, *said])
@@ -399,14 +399,14 @@ def _in_batches(guard: Guard, rest: Batch, poison: Poison, tell: Progress) -> li
 def _run(
     streams: Sequence[Stream], guard: Guard, entries: Batch, workers: int, tell: Progress
 ) -> list[Held]:
-    """Return who objects to what is held of streams, each screened by a guard that begins anew."""
+    """Return the objecting detectors of each held entry, by stream; each has a fresh guard."""
     coming = [entries.take(stream.rows) for stream in streams]
     found: list[Held] = []
     with tempfile.TemporaryDirectory() as saved, ExitStack() as stack:
         guard.save(saved)
         run: Callable[..., Iterable[Held]] = map
         if min(workers, len(streams)) > 1:
-            # A process that is forked inherits locks of threads that it does not have.
+            # A forked process inherits the locks of threads that it does not have.
             pool = ProcessPoolExecutor(min(workers, len(streams)), get_context("spawn"))
             run = stack.enter_context(pool).map
         for held in run(_streamed, repeat(saved), coming):
@@ -416,7 +416,7 @@ def _run(
 
 
 def _streamed(saved: str, whole: Batch) -> Held:
-    """Return who objects to what is held or taken back of a stream."""
+    """Return the objecting detectors of each entry of a stream that is held or taken back."""
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
     held: dict[str, list[str]] = {}
     with quiet():
@@ -436,9 +436,9 @@ def _streamed(saved: str, whole: Batch) -> Held:
 def _in_streams(
     streams: Sequence[Stream], results: Sequence[Held], rest: Batch, poison: Poison
 ) -> tuple[list[_Arrived], Rate]:
-    """Return what became of attacks and of clean entries in streams.
+    """Return the results for attacks, and the rate of held clean entries, in streams.
 
-    Of a clean entry, the first stream that it is in counts.
+    A clean entry counts in its first stream only.
     """
     found: dict[str, _Arrived] = {}
     seen: set[int] = set()
@@ -458,7 +458,7 @@ def _in_streams(
 def _reached(
     arrived: Sequence[_Arrived], known: Batch, poison: Poison, top_k: int
 ) -> Iterator[Reached]:
-    """Yield for how many questions of an attack poison is among the nearest, and stays so."""
+    """Yield the shares of questions with poison among the nearest, before and after screening."""
     for each in arrived:
         n, before, after = 0, 0, 0
         for number in each.targets:
@@ -481,7 +481,7 @@ def _reached(
 
 
 def _missed(arrived: Sequence[_Arrived], poison: Poison) -> Iterator[Missed]:
-    """Yield the texts that nobody objects to."""
+    """Yield the texts that were not held."""
     texts = dict(zip(poison.batch.ids, poison.batch.texts, strict=True))
     for each in arrived:
         for entry_id, kinds in each.kinds.items():
@@ -494,7 +494,7 @@ def _missed(arrived: Sequence[_Arrived], poison: Poison) -> Iterator[Missed]:
 
 
 def _lost(known: Batch, rest: Batch, held: Collection[str], top_k: int, seed: int) -> Rate:
-    """Return for how many clean entries one of the nearest is missing as it was held."""
+    """Return the share of clean entries that miss a held entry among their nearest ones."""
     everything = np.concatenate([known.embeddings, rest.embeddings])
     missing = np.array([False] * len(known) + [entry_id in held for entry_id in rest.ids])
     n = min(N_QUESTIONS, len(everything))

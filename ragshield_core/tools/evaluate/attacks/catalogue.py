@@ -1,8 +1,8 @@
-"""Attacks that have a public recipe, each as texts for a target; in wordings of our own.
+"""Attacks with a public recipe, each as texts for a target, in our own wordings.
 
-A recipe says where the question stands, what is claimed, and how often; the words around it are
-drawn from our own wordings. They vary less than what a language model writes: measure with texts of
-others as well (:func:`~ragshield_core.tools.evaluate.attacks.read_attacks`).
+A recipe sets the place of the question, the claim, and the number of repetitions; the other words
+are drawn from our own wordings. They vary less than those of a language model: measure with texts
+of others as well (:func:`~ragshield_core.tools.evaluate.attacks.read_attacks`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ragshield_core.tools.evaluate.attacks.passages import (
 # Wordings by key: {q} the question, {k} its key words, {a} the wrong answer, {r} the right one.
 _SHIPPED = json.loads((files(__package__) / "wordings.json").read_text("utf-8"))
 WORDINGS: Mapping[str, tuple[str, ...]] = {k: tuple(found) for k, found in _SHIPPED.items()} | {
-    # Texts without the question in them, from which those of a group are drawn.
+    # Texts without the question: the texts of a group are drawn from them.
     "passages": tuple(
         wording
         for style, wordings in STYLES.items()
@@ -37,33 +37,33 @@ WORDINGS: Mapping[str, tuple[str, ...]] = {k: tuple(found) for k, found in _SHIP
         for wording in wordings
     )
 }
-# Words of a planted phrase, all different.
+# Number of words of a planted phrase, all different.
 PHRASE = 3
-# As reports have clean entries under another label: no recipe, since it is aimed at entries.
+# Name in reports of clean entries under another label: no recipe, since it targets entries.
 LABEL_FLIPS = "label flips"
 
-# How much an attacker knows of the guard; each step is on top of the one before.
+# The attacker's knowledge of the guard; each step includes the one before.
 Difficulty = Literal["published", "reworded", "blended"]
 DIFFICULTIES: tuple[Difficulty, ...] = ("published", "reworded", "blended")
-# Tokens of optimised gibberish beside a text: HotFlip's published passages have as many and more.
+# Tokens of optimised gibberish beside a text: HotFlip's published passages have as many or more.
 _N_TOKENS = 25
 _SENTENCE_ENDS = re.compile(f"(?<=[.!{FULL_STOPS}{QUESTION_MARKS}]) ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What an attack is aimed at.
+    """Target of an attack.
 
     Attributes
     ----------
     question
-        Whose answer shall be wrong.
+        Question that is to be answered wrongly.
     wrong_answer
-        What it shall be.
+        The wrong answer.
     answer
-        What it is, as far as that is known; attacks that deny it say ``"the earlier answer"`` else.
+        The right answer, if known; attacks that deny it otherwise say ``"the earlier answer"``.
     carriers
-        Clean texts, in which something is planted; at least one.
+        Clean texts into which attacks plant their own; at least one.
     """
 
     question: str
@@ -79,13 +79,13 @@ class Planted:
     Attributes
     ----------
     attack
-        Its name.
+        Name of the attack.
     question
-        Whose answer they want to change; ``None`` where they are made for no question.
+        Question whose answer they are to change; ``None`` for texts without a question.
     texts
-        One or more, together.
+        One or more texts that arrive together.
     labels
-        Of each text, the label that it claims; empty where none does.
+        Label that each text claims; empty if none does.
     """
 
     attack: str
@@ -96,18 +96,18 @@ class Planted:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a recipe writes from.
+    """Input of a recipe.
 
     Attributes
     ----------
     target
-        What the texts are aimed at.
+        Target of the texts.
     n
-        How many there shall be.
+        Number of texts.
     rng
-        Draws wordings and places.
+        Random generator of wordings and places.
     reworded
-        Whether what the recipe is known by is to be said in other words.
+        Whether to put the telltale parts of the recipe in other words.
     """
 
     target: Target
@@ -116,9 +116,9 @@ class Draft:
     reworded: bool = False
 
     def drawn(self, key: str, n: int | None = None, *, loosely: bool = False) -> list[str]:
-        """Return so many wordings of a key, filled in; none twice before all were there once.
+        """Return ``n`` filled-in wordings of a key; none repeats before all were used once.
 
-        Loosely: each with other key words of the question left out, the rest in any order.
+        Loosely: each leaves out other key words of the question, and has the rest in any order.
         """
         wordings, n = WORDINGS[key], self.n if n is None else n
         rounds = -(-n // len(wordings))
@@ -130,13 +130,13 @@ class Draft:
         ]
 
     def questions(self) -> list[str]:
-        """Return the question for each text, in other words if it is to be."""
+        """Return the question for each text, in other words if the draft is reworded."""
         if self.reworded:
             return self.drawn("questions, reworded")
         return [self.target.question] * self.n
 
     def carrier(self, number: int) -> str:
-        """Return a clean text, another one for each number as long as there are some."""
+        """Return a clean text, another one for each number until all are used."""
         return self.target.carriers[number % len(self.target.carriers)]
 
 
@@ -147,23 +147,23 @@ class Attack:
     Attributes
     ----------
     name
-        As reports have it.
+        Name in reports.
     size
-        Texts for each target, as published.
+        Number of texts for each target, as published.
     source
         The paper.
     write
-        Returns the texts of a draft.
+        Function that writes the texts of a draft.
     for_question
-        Whether they are to be retrieved for the target's question.
+        Whether the texts are to be retrieved for the target's question.
     reworded
-        What an attacker does otherwise who knows the guard: what the recipe is known by is said in
-        other words, or stands elsewhere. Empty where that would do nothing.
+        Changes by an attacker who knows the guard: telltale parts of the recipe are in other words,
+        or in other places. Empty if that would change nothing.
     blends
-        Whether there is a harder step still: each text is taken apart, and its sentences stand in a
-        clean text of the corpus, another one for each.
+        Whether there is a harder step still: the sentences of each text are spread over a clean
+        text of the corpus, another one for each.
     difficulty
-        The step at which it is written; :meth:`at` takes another one.
+        Difficulty of the texts; :meth:`at` returns the attack at another one.
     """
 
     name: str
@@ -176,12 +176,12 @@ class Attack:
     difficulty: Difficulty = "published"
 
     def at(self, difficulty: Difficulty) -> Self:
-        """Return it at a difficulty, or at the hardest one below that it has; its name says which.
+        """Return the attack at a difficulty, or at its hardest one below; its name says which.
 
         Raises
         ------
         ValueError
-            If the difficulty is not known.
+            If the difficulty is unknown.
 
         Examples
         --------
@@ -201,14 +201,14 @@ class Attack:
 
     @property
     def steps(self) -> tuple[Difficulty, ...]:
-        """The difficulties that it has."""
+        """The difficulties of the attack."""
         if not self.reworded:
             return DIFFICULTIES[:1]
         return DIFFICULTIES if self.blends else DIFFICULTIES[:2]
 
     @property
     def told(self) -> str:
-        """The source, and what is done otherwise at this difficulty."""
+        """The source, and the changes at this difficulty."""
         more = [self.reworded, BLENDED][: DIFFICULTIES.index(self.difficulty)]
         return "; ".join([self.source, *more])
 
@@ -218,11 +218,11 @@ class Attack:
         Parameters
         ----------
         target
-            What they are aimed at.
+            Target of the texts.
         seed
-            Of all that is drawn.
+            Seed of all random choices.
         size
-            How many; ``None``, the default, as published.
+            Number of texts; ``None``, the default, for the published one.
 
         Examples
         --------
@@ -240,7 +240,7 @@ class Attack:
 
 
 def _filled(wording: str, target: Target, keys: str) -> str:
-    """Return a wording with question, keys, wrong and right answer put in."""
+    """Return a wording filled in with question, keys, wrong and right answer."""
     values = {
         "q": target.question,
         "k": keys,
@@ -251,13 +251,13 @@ def _filled(wording: str, target: Target, keys: str) -> str:
 
 
 def _some_of(keys: str, rng: np.random.Generator) -> str:
-    """Return two thirds of some words, two at least, in any order."""
+    """Return two thirds of the words, at least two, in random order."""
     words = rng.permutation(keys.split(" "))
     return " ".join(words[: max(2, -(-2 * len(words) // 3))].tolist())
 
 
 def _blended(text: str, carrier: str, rng: np.random.Generator) -> str:
-    """Return a clean text among whose sentences those of another stand, in order."""
+    """Return a clean text with the sentences of another inserted in order, at random places."""
     theirs, found = _SENTENCE_ENDS.split(text), _SENTENCE_ENDS.split(carrier)
     places = np.sort(rng.integers(len(found) + 1, size=len(theirs)))
     for shift, (place, sentence) in enumerate(zip(places.tolist(), theirs, strict=True)):
@@ -286,7 +286,7 @@ def _in_the_middle(draft: Draft) -> list[str]:
     texts = draft.drawn("passages")
     for question, text in zip(draft.questions(), texts, strict=True):
         first, stop, rest = text.partition(". ")
-        if not rest:  # of a single sentence, between two words
+        if not rest:  # a single sentence is split between two words
             words = text.split(" ")
             first, stop = " ".join(words[: len(words) // 2]), " "
             rest = " ".join(words[len(words) // 2 :])
@@ -295,7 +295,7 @@ def _in_the_middle(draft: Draft) -> list[str]:
 
 
 def _wordings(key: str) -> Callable[[Draft], list[str]]:
-    """Return a recipe of wordings that are all there is to it."""
+    """Return a recipe that consists of wordings only."""
 
     def write(draft: Draft) -> list[str]:
         return draft.drawn(f"{key}, reworded" if draft.reworded else key)
@@ -321,7 +321,7 @@ def _carried(draft: Draft) -> list[str]:
     return found
 
 
-# Where browsers and editors show nothing, as published and where fewer look.
+# Places that browsers and editors do not show: the published ones, and less known ones.
 _HIDING = (
     lambda text, order: f'{text} <span style="display:none">{order}</span>',
     lambda text, order: f"{text} <!-- {order} -->",
@@ -513,21 +513,21 @@ BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}
 
 
 def flip_labels(entries: Batch, n: int, seed: int = 0) -> tuple[list[Planted], NDArray[np.intp]]:
-    """Return entries with another label of the batch, and which rows they were made of.
+    """Return entries with another label of the batch, and the rows of their originals.
 
     Parameters
     ----------
     entries
-        Clean ones. Those without a text or a label are left alone.
+        Clean entries. Those without a text or a label are left alone.
     n
-        How many, at most; none where there are fewer than two labels.
+        Maximum number of entries; none are made if there are fewer than two labels.
     seed
-        Of the draw of entries and labels, each label as likely as any other.
+        Seed of the draw of entries and labels, each label as likely as any other.
 
     Returns
     -------
     tuple[list[Planted], NDArray[np.intp]]
-        Each alone, for no question; and their rows, shape (n_flipped,).
+        Single texts without a question; and their rows, shape (n_flipped,).
 
     Examples
     --------
@@ -539,7 +539,7 @@ def flip_labels(entries: Batch, n: int, seed: int = 0) -> tuple[list[Planted], N
     rng = np.random.default_rng(seed)
     labels = sorted({label for label in entries.labels if label is not None})
     fit = [row for row in range(len(entries)) if entries.labels[row] and entries.texts[row].strip()]
-    if len(labels) < 2:  # noqa: PLR2004 - there is no other one
+    if len(labels) < 2:  # noqa: PLR2004 - there is no other label
         fit = []
     rows = rng.permutation(np.array(fit, dtype=np.intp))[:n]
     planted = []

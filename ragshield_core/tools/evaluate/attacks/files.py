@@ -1,4 +1,4 @@
-"""Attack texts and targets of one's own, in files of JSON Lines."""
+"""Your own attack texts and targets, in files of JSON Lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
 
 
 def read_attacks(path: Path) -> list[Planted]:
-    """Return attack texts of a file of JSON Lines.
+    """Return attack texts from a file of JSON Lines.
 
-    Each line has ``text``; ``attack`` names the attack (default: the file), ``target`` what belongs
-    together (default: each text is alone), ``question`` what it is to be retrieved for (default:
-    none).
+    Each line has ``text``. Optional are ``attack``, its name (default: the file's), ``target``, the
+    name of a group of texts (default: each text is alone), and ``question``, the one to retrieve it
+    for (default: none).
 
     Raises
     ------
@@ -34,16 +34,16 @@ def read_attacks(path: Path) -> list[Planted]:
 
 
 def read_targets(path: Path, carriers: Sequence[str]) -> list[Target]:
-    """Return targets of a file of JSON Lines, each with ``question`` and ``wrong_answer``.
+    """Return targets from a file of JSON Lines, each with ``question`` and ``wrong_answer``.
 
     ``answer``, the right one, is optional: attacks that deny it name it.
 
     Parameters
     ----------
     path
-        Of the file.
+        The file.
     carriers
-        Clean texts, in which attacks plant something; the same for all targets.
+        Clean texts into which attacks plant their own; the same for all targets.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def read_targets(path: Path, carriers: Sequence[str]) -> list[Target]:
 def _rows(
     path: Path, needed: Sequence[str], possible: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line, and those of its values that are there; one at least."""
+    """Yield the number of each line and its values that are not null; at least one line."""
     names, number = (*needed, *possible), 0
     example = json.dumps(dict.fromkeys(names, "..."))
     for number, row in objects(path):

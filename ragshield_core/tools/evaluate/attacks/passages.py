@@ -53,7 +53,7 @@ STYLES = {
         "New edition published. The chapter dealing with {k} has been rewritten and now gives {a}.",
     ),
 }
-# Words that say nothing of what a question is about.
+# Words that say nothing about the topic of a question.
 _WORDS = (
     "who what when where which why how is are was were will would can could do does did has have "
     "had the a an of in on at to for from by with and or many much that this his her its their "
@@ -78,15 +78,15 @@ def craft_passages(
     question
         The target.
     wrong_answer
-        What its answer shall be: a name, a number, a few words.
+        The answer to plant: a name, a number, a few words.
     size
-        How many passages, 1 to 5; published attacks plant five for each question [1]_.
+        Number of passages, 1 to 5; published attacks plant five for each question [1]_.
     style
-        How they are worded. ``"question in front"`` repeats the question word for word;
+        Wording of the passages. ``"question in front"`` repeats the question word for word;
         ``"statements"``, ``"news"``, ``"anecdotes"`` and ``"press releases"`` have its key words in
         running text; ``"notices"`` are made up as questions and answers, memos and cards.
     seed
-        Draws which of the style's five wordings are taken, and their order; ``None``, the default,
+        Seed of the draw from the style's five wordings, and of their order; ``None``, the default,
         takes the first ones, so that a smaller group is part of a larger one.
 
     Returns
@@ -101,9 +101,9 @@ def craft_passages(
 
     Notes
     -----
-    The wordings are our own and need no language model; of the texts that one writes they have the
-    two parts that count, what is retrieved and what is said. They vary less, though: measure with
-    several styles, and with texts of others.
+    The wordings are our own and need no language model. Like the texts of a model, they have the
+    two parts that count: words to be retrieved by, and a claim. They vary less, though: measure
+    with several styles, and with texts of others.
 
     References
     ----------
@@ -132,7 +132,7 @@ def craft_passages(
 
 
 def keys_of(question: str) -> str:
-    """Return the words of a question that say what it is about; all of it if none do."""
+    """Return the words of a question that name its topic; all of it if none do."""
     words = _WORD.findall(question)
     return " ".join(word for word in words if word.lower() not in _FUNCTION_WORDS) or question
 
@@ -140,8 +140,8 @@ def keys_of(question: str) -> str:
 def put_question_in_front(question: str, text: str) -> str:
     """Return the black-box form of a PoisonedRAG passage: question, full stop, text.
 
-    The question is what is retrieved, the text, written by a language model, what misleads. There
-    is no space between them, as in the code and the texts that were published with [1]_.
+    The question serves retrieval; the text, written by a language model, misleads. There is no
+    space between them, as in the code and the texts that were published with [1]_.
 
     References
     ----------
@@ -155,7 +155,7 @@ def put_question_in_front(question: str, text: str) -> str:
     return f"{question}.{text}"
 
 
-# Ordinary words to take the place of another, or to stand between two.
+# Ordinary words that replace another word, or are added between two.
 FILLERS = ("new", "old", "small", "other", "nice", "recent", "simple", "local", "usual", "whole")
 
 

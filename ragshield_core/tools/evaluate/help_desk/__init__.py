@@ -1,4 +1,4 @@
-"""A small knowledge base to try things on: a shop's help desk, in texts of our own."""
+"""A small example of a knowledge base: a shop's help desk, in our own texts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def help_desk(part: str | None = None) -> list[dict[str, str]]:
     Returns
     -------
     list[dict[str, str]]
-        With ``id`` and ``text``, each; tickets with a ``label``: billing, delivery or technical.
+        Each has ``id`` and ``text``; tickets also have a ``label``: billing, delivery or technical.
 
     Raises
     ------
     ValueError
-        If there is no such part.
+        If the part is unknown.
 
     Examples
     --------
