@@ -34,7 +34,7 @@ logger = logging.getLogger("ragshield")
 
 # Maximum number of attacks of each form. Eight give a share of forty texts to within about .15.
 MOST = 8
-# Texts of one attack of each form.
+# Number of texts of all forms together, one attack each.
 TEXTS = 10
 # A larger share of planted texts would change the usual values of the knowledge base.
 SHARE = 0.03

@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 
 def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
-    """Return the tightest groups of a knowledge base, with the scores they would have today.
+    """Return the tightest groups of a knowledge base, with their scores as new entries.
 
     Pass a detector for this call alone, since it is fitted here. Scores are in its unit, a
     surprisal: the mean of the members, plus the surprisal of documents as small as those of the
@@ -67,7 +67,7 @@ def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
 
 
 def with_groups(judge: Judge, batch: Batch) -> Judge:
-    """Return the judge of a group detector so that members of a group no longer hide each other."""
+    """Return a group detector's judge in which members of a group do not hide each other."""
     detector = judge.detector
     if not isinstance(detector, GroupDetector) or Need.EMBEDDING not in detector.needs:
         return judge

@@ -19,11 +19,11 @@ from ragshield_core.model.support import Support
 from ragshield_core.screening.screening import findings_of
 from ragshield_core.tools.audit.report import ScanReport
 
-# A person reads this many findings in any case.
+# A person can read this many findings, whatever the rate.
 FEW = 20
 # Thresholds from the knowledge base itself keep the rate in expectation: no entries follow.
 EXPECTED = 0.5
-# Scores that only this share of clean entries reach are poison, in any knowledge base.
+# A score that only this share of clean entries reach means poison, in any knowledge base.
 EXTREME = 1e-4
 MOST_POISONED = 0.05
 
@@ -210,7 +210,7 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     part = policy.quarantine_at / max(1, len(judges))
     own = {judge.name: _of_rule(judge, part) for judge in judges}
     thresholds = _above(policy, own, None)
-    # Without detectors of labels: the number of wrong labels says nothing about the texts.
+    # Label detectors are left out: the number of wrong labels says nothing about the texts.
     of_texts = [one for one in judges if Need.LABEL not in one.detector.needs]
     comparable = [judge for judge in of_texts if judge.detector.traits.exchangeable]
     found = sum((judge.scores > thresholds[judge.name] for judge in of_texts), np.zeros(1)) > 0
@@ -236,14 +236,14 @@ def doubtful(judge: Judge) -> NDArray[np.bool_]:
     if _has_estimate(judge) and isinstance(judge.detector, Audits):
         least = judge.detector.audit_threshold(EXTREME)
     found = judge.scores > least
-    # A larger share is the topic of the knowledge base.
+    # A larger share is a topic of the knowledge base, not poison.
     return found if found.mean() <= MOST_POISONED else np.zeros_like(found)
 
 
 def _with_clean_scores(
     judges: Sequence[Judge], trusted: NDArray[np.int64], skipped: list[Skipped]
 ) -> list[Judge]:
-    """Return the judges of at least one trusted entry; add the others to ``skipped``."""
+    """Return the judges that can judge a trusted entry; add the others to ``skipped``."""
     blind = [judge for judge in judges if np.isnan(judge.scores[trusted]).all()]
     if judges and len(blind) == len(judges):
         names = ", ".join(judge.name for judge in judges)

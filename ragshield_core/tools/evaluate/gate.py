@@ -113,7 +113,7 @@ def worse_than(
     bounds
         Limits besides the baseline, such as ``{"recall.poisonedrag": 0.9}``: minima of recalls,
         maxima of ``"fpr"``, ``"reached"`` and ``"lost"``. If several match an attack, the longest
-        name counts. Recalls are the main ones of each attack
+        name counts. Recall means the main recall of each attack
         (:attr:`~ragshield_core.tools.evaluate.Evaluation.main_recalls`).
 
     Raises

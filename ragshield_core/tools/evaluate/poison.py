@@ -26,7 +26,7 @@ STREAM, STREAMS, POISONED = 500, 4, 0.01
 
 
 class Stream(NamedTuple):
-    """An attack's stream: its targets, and rows in order; poison rows are numbered after clean ones."""
+    """An attack's stream: its targets, and rows in order; rows of poison follow all clean rows."""
 
     attack: str
     targets: tuple[int, ...]

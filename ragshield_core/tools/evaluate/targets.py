@@ -22,7 +22,7 @@ ASKED = (
 )
 # Shorter texts say too little for a question.
 FEWEST_WORDS = 20
-# Number of clean texts into which an attack plants its own.
+# Number of clean texts into which an attack inserts text.
 N_CARRIERS = 10
 _WORD = re.compile(f"[{LETTERS}]{{3,20}}")
 _ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "st", "tr")

@@ -1,4 +1,4 @@
-"""Builders of poison, for tests, evaluation and red-teaming one's own knowledge base."""
+"""Builders of poison, for tests, evaluation and red-teaming your own knowledge base."""
 
 from ragshield_core.tools.evaluate.attacks.catalogue import (
     ATTACKS,

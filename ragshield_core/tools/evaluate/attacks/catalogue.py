@@ -63,7 +63,7 @@ class Target:
     answer
         The right answer, if known; attacks that deny it otherwise say ``"the earlier answer"``.
     carriers
-        Clean texts into which attacks plant their own; at least one.
+        Clean texts into which attacks insert text; at least one.
     """
 
     question: str
@@ -107,7 +107,7 @@ class Draft:
     rng
         Random generator of wordings and places.
     reworded
-        Whether to put the telltale parts of the recipe in other words.
+        Whether to put the telltale parts of the recipe into other words.
     """
 
     target: Target

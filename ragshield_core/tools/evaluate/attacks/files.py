@@ -14,9 +14,9 @@ from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
 def read_attacks(path: Path) -> list[Planted]:
     """Return attack texts from a file of JSON Lines.
 
-    Each line has ``text``. Optional are ``attack``, its name (default: the file's), ``target``, the
-    name of a group of texts (default: each text is alone), and ``question``, the one to retrieve it
-    for (default: none).
+    Each line has ``text``. Optional are the name of its ``attack`` (default: the file's name), the
+    ``target`` that texts of a group share (default: each text is alone), and the ``question`` that
+    should retrieve it (default: none).
 
     Raises
     ------
@@ -43,7 +43,7 @@ def read_targets(path: Path, carriers: Sequence[str]) -> list[Target]:
     path
         The file.
     carriers
-        Clean texts into which attacks plant their own; the same for all targets.
+        Clean texts into which attacks insert text; the same for all targets.
 
     Raises
     ------
