@@ -190,7 +190,7 @@ class _Driver:
     def explained(
         self, detector: Detector, which: int | None, numbers: Numbers
     ) -> Sequence[Evidence]:
-        """Return evidence against entries: of groups, or of the text detector with a number."""
+        """Return the evidence of groups against entries, or that of text detector ``which``."""
         plan = self.plan
         if which is None:
             step: Callable[..., Any] = grouping.explain

@@ -258,7 +258,7 @@ def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.floa
         n,
         niter=CENTRE_ROUNDS,
         spherical=True,
-        seed=seed + 1,  # seed 0 would differ every time
+        seed=seed + 1,  # with seed 0, runs would differ
         min_points_per_centroid=1,
         max_points_per_centroid=len(vectors),
     )

@@ -1,4 +1,4 @@
-"""A knowledge base as parquet files, and the plan and files that its tasks share.
+"""A knowledge base as parquet files, with the plan and files that the tasks of its audit share.
 
 Entries are numbered consecutively, partition by partition. Their values are stored as arrays on
 disk, a file for each partition and column.

@@ -116,7 +116,7 @@ def faiss_folder(source: Source) -> Iterator[Rows]:
     for start in range(0, len(ids), CHUNK_ROWS):
         part = documents[start : start + CHUNK_ROWS]
         try:
-            if not isinstance(index, faiss.IndexIVF):  # whose single rows need a map
+            if not isinstance(index, faiss.IndexIVF):  # its single rows need a map
                 # If rows cannot be read back, this raises, but reconstruct_n ends the process.
                 index.reconstruct(start)
             matrix = np.asarray(index.reconstruct_n(start, len(part)), dtype=np.float32)

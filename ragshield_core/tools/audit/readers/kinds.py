@@ -64,7 +64,7 @@ def open_source(
 ) -> Source:
     """Return the source for a file, chosen by its ending, or for a folder.
 
-    A folder is a saved LangChain FAISS store, a persisted LlamaIndex index, or a folder of
+    A folder may be a saved LangChain FAISS store, a persisted LlamaIndex index, or a folder of
     documents. A single document is read like a folder that contains it.
 
     Parameters

@@ -132,7 +132,7 @@ def as_id(value: object, place: str) -> str:
 
 
 def as_scalar(column: str, value: object, place: str) -> str | None:
-    """Return a label or a lineage as a str, or None if it is missing; refuse other types."""
+    """Return a label or a lineage as a str, None if it is missing; refuse lists and the like."""
     if isinstance(value, str):
         return shown_name(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
