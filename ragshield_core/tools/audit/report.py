@@ -175,7 +175,7 @@ class ScanReport(Report):
         Parameters
         ----------
         released
-            Remarks on who released an entry, by id, as :meth:`Quarantine.hold` returns them.
+            Remarks that name the person, by entry id, as :meth:`Quarantine.hold` returns them.
         """
         remarkable = {
             row: replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
