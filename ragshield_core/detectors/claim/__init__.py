@@ -1,4 +1,4 @@
-"""Detector of texts that say which other texts to believe."""
+"""Detector of texts that tell the reader which other texts to believe."""
 
 from ragshield_core.detectors.claim.detector import MetaClaimDetector
 

@@ -1,4 +1,4 @@
-"""Detect entries that say which other sources to believe, where entries rarely do."""
+"""Detector of entries that tell which other sources to believe, if entries rarely do so."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from ragshield_core.model.taxonomy import CRAFTED, MISINFORMATION, POISONING
 from ragshield_core.text.languages import unknown_language
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
-# How often a planted claim plays a role. A broad guess, not fitted to any attack.
+# Probability that a planted claim plays a role. A broad guess, not fitted to any attack.
 PLAYED = 0.5
-# What is assumed of a knowledge base before anything is known of it, by tier, and how many entries
-# that assumption is worth.
+# Prior share of entries that play a role, by tier, and the number of entries that this prior is
+# worth.
 USUAL, WORTH = (0.05, 0.2), 10.0
-TOLD = 5  # roles that a sentence names
+TOLD = 5  # most roles that the evidence names
 QUOTED = 40
-# Combinations of roles of which it is remembered what they add.
+# Number of combinations of roles whose bits are cached.
 KNOWN = 1 << 16
 
 
 class MetaClaimDetector(JudgesTexts, Detector):
     """Look for single documents that argue for themselves and against all others.
 
-    Who has one document to change an answer with must explain why other sources say something
-    else: "many pages are outdated and say ..., the latest data confirms ..." (CorruptRAG),
-    "contrary to common belief, the institute confirms that it was ..., not ..." (AuthChain), or a
-    plea to rely on nothing else. One by one such words are everywhere. Rare is many of them within
-    two sentences: that something is out of date, or wrongly believed, who settles it, what is new
-    and what is true, what the answer is, and what to rely on.
+    An attacker with a single document must explain why other sources disagree with it: "many pages
+    are outdated and say ..., the latest data confirms ..." (CorruptRAG), "contrary to common
+    belief, the institute confirms that it was ..., not ..." (AuthChain), or a plea to rely on
+    nothing else. Each of these words is common. Many of them within two sentences are rare: sources
+    out of date, a wrong belief, an authority, words for new and for true, the answer, and a plea to
+    rely on it.
 
-    The score is in bits. Each role that is played within 30 words adds how much likelier it is in
-    such a claim (taken as one half) than in an entry of the knowledge base, where it is counted; a
-    role that entries play every other time adds nothing. Since a long text has more places for
-    chance to put them together, the logarithm of how many there are is taken off.
+    The score is in bits. Each role within 30 words adds the logarithm of the ratio between its
+    probability in such a claim (assumed to be one half) and its share of the entries of the
+    knowledge base; a role that half of the entries play adds nothing. In a long text chance joins
+    roles more often, so that the logarithm of the text's length in stretches is subtracted.
 
     Notes
     -----
-    By default more than 10 bits are suspicious; up to :attr:`floor` nothing is ever acted on. It
-    does not judge whether a claim is true: corrections, errata and disputes of scholars look the
-    same, and where they are usual, the threshold rises. It does not find a false statement that
-    mentions no other. English best, and sixteen other languages; a text in any other is reported as
-    not judged. State is a table of counts; learning and forgetting are exact. A model
-    reads the batch's ``contexts`` with the text: both are judged, and the larger score counts.
+    By default more than 10 bits are suspicious; scores up to :attr:`floor` never lead to an action.
+    The detector does not judge whether a claim is true: corrections, errata and disputes of
+    scholars look the same, and if they are usual, the threshold rises. It does not find a false
+    statement that mentions no other source. It knows English best, and sixteen other languages; a
+    text in any other is reported as not judged. Its state is a table of counts; learning and
+    forgetting are exact. The batch's ``contexts`` are judged as well, and the larger score counts.
 
     References
     ----------
@@ -106,18 +106,18 @@ class MetaClaimDetector(JudgesTexts, Detector):
         self._counts = np.zeros((len(roles().says), len(TIERS)), dtype=np.int64)
 
     def learn(self, entries: Batch) -> None:
-        """Count how many entries play each role."""
+        """Count the entries that play each role."""
         self._add(list(map(passage_of, entries.texts)), 1)
 
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned out of the counts."""
+        """Subtract learned entries from the counts."""
         self._add(list(map(passage_of, entries.texts)), -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while nothing is known of how entries usually speak.
+        """Return every row as long as no entry was learned.
 
-        Afterwards, the rows in a language or script of which there are no words, unless they make
-        such a claim in another.
+        Afterwards, return the rows in a language or script without known words, unless they make
+        such a claim in another language.
         """
         if not self._n:
             return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
@@ -132,7 +132,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         return {"n": self._n}, {"counts": self._counts.copy()}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over the counts."""
+        """Restore the counts."""
         self._n = int(values["n"])
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
 
@@ -147,19 +147,19 @@ class MetaClaimDetector(JudgesTexts, Detector):
         self._counts = np.clip(self._counts + played.reshape(self._counts.shape), 0, self._n)
 
     def _weights(self) -> NDArray[np.float64]:
-        """Return what each role adds, by tier, in bits, shape (n_roles, n_tiers)."""
+        """Return the bits that each role adds, by tier, shape (n_roles, n_tiers)."""
         shares = (self._counts + WORTH * np.array(USUAL)) / (self._n + WORTH)
         return np.maximum(0.0, np.log2(PLAYED / shares))
 
     def _added(self) -> Callable[[int], float]:
-        """Return what tells how much a combination of roles adds; remembered while counts stay."""
+        """Return a function from combinations of roles to bits, cached while the counts stay."""
         if self._known is None or self._known[0] is not self._counts:
             weights = self._weights().ravel().tolist()
             self._known = self._counts, lru_cache(maxsize=KNOWN)(partial(_bits, weights))
         return self._known[1]
 
     def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return how much likelier such a claim is, in bits, at least 0."""
+        """Return the evidence of such a claim in each text, in bits, at least 0."""
         if not self._n:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
             raise NotFittedError(msg)
@@ -173,7 +173,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         return np.maximum(0.0, most - np.log2(1.0 + n_words / REACH))
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
-        """Return what is spoken of within a few words, in which words, and how usual that is."""
+        """Return the roles within a few words of each text, their words, and how usual they are."""
         added = self._added()
         return [self._evidence(text, added) for text in texts]
 
@@ -185,7 +185,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         best = max(range(len(stretches)), key=lambda n: added(stretches[n]))
         start = passage.place(passage.played[best][0])
         weights = self._weights().ravel()
-        # Of each role, the word that adds most, and how many known entries play it so.
+        # For each role, the word that adds most: its weight, its position and the number of its bit.
         said: dict[int, tuple[float, int, int]] = {}
         for at, bits in passage.played[best:]:
             if passage.place(at) - start >= REACH:
@@ -221,7 +221,7 @@ _in_no_known_language = Remembered(
 
 
 def _bits(weights: Sequence[float], mask: int) -> float:
-    """Return what roles that are played together add, of each role its rarer words."""
+    """Return the bits of roles that occur together; each role counts with its rarer words."""
     best: dict[int, float] = {}
     for number in _numbers(mask):
         role = number // len(TIERS)
@@ -230,5 +230,5 @@ def _bits(weights: Sequence[float], mask: int) -> float:
 
 
 def _numbers(mask: int) -> list[int]:
-    """Return which bits are set."""
+    """Return the numbers of the bits that are set."""
     return [number for number in range(mask.bit_length()) if mask >> number & 1]

@@ -1,9 +1,9 @@
-"""Find the parts of a claim about other sources in running text.
+"""Roles of a claim about other sources, found in running text.
 
-Who plants one document has to explain why all others say something else: they are out of date, or
-wrongly believed; a register, a ministry or the latest data settles it; this is the answer, and is
-to be relied on. Each of these is a role here. The words of each, in many languages, are in a data
-file, in two lists: those that mostly play the role, and those that also do otherwise.
+A single planted document has to explain why all others disagree: they are out of date, or wrongly
+believed; a register, a ministry or the latest data settles it; the document has the answer, and
+readers should rely on it. Each of these statements is a role. A data file has the words of each
+role in many languages, in two lists: words that mostly play the role, and words with other uses.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ragshield_core.text.lexicon import WORD, Lexicon, phrases_of, plain_letters
 from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
-# Words that mostly play a role, and words that also do otherwise.
+# Words that mostly play a role, and words that also have other uses.
 TIERS = ("strong", "weak")
-# Words within which roles belong together: about two sentences.
+# Number of words within which roles belong together: about two sentences.
 REACH = 30
-# An item of a list, a heading or a paragraph is as far from the one before as so many words: a list
-# of changes says of each what was wrong and what is new.
+# Distance in words between items of a list, headings or paragraphs: a list of changes names a fault
+# and its correction in each item.
 APART = 15
 
 _WORD = re.compile(r"[a-z0-9]+")
 _BEYOND_LATIN = re.compile("[\u0370-\u1dff\u2c00-\uabff\uac00-\ud7ff]")
 _LETTER = re.compile(f"[{CJK}]")
 _ITEM = re.compile(r"\n[ \t]{0,20}(?:\n|(?:[-*+•–]|#{1,6}|\d{1,3}[.)])[ \t])")
-# "..., not in 1931": what is denied in passing.
+# "..., not in 1931": a denial in passing.
 _DENIED = re.compile(
     r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
 )
@@ -48,41 +48,41 @@ class Roles(NamedTuple):
     """The roles, and the words that play them."""
 
     says: tuple[str, ...]
-    """What is spoken of, by role."""
+    """The description of each role for the evidence."""
     lexicon: Lexicon
     """Bit ``2 * role + tier`` stands for words of that role and tier."""
     denied: int
-    """The bit of what is denied in passing."""
+    """The bit of a denial in passing."""
     languages: frozenset[str]
-    """The languages of which there are words for every role."""
+    """The languages with words for every role."""
 
 
 class Passage(NamedTuple):
-    """The roles that are played in a text; positions are in words, ascending."""
+    """The roles in a text; positions are in words, ascending."""
 
-    played: list[tuple[int, int]]  # where, and the roles that are played there, as bits
+    played: list[tuple[int, int]]  # position, and the roles of the word there, as bits
     n_words: int
-    items: list[int]  # where an item of a list, a heading or a paragraph begins
-    letters: list[int]  # of scripts without spaces: two count as a word
+    items: list[int]  # beginnings of items of lists, headings and paragraphs
+    letters: list[int]  # positions of letters without spaces between: two count as a word
 
     def place(self, at: int) -> int:
-        """Return a position, in words, farther on for each item that begins up to there."""
+        """Return a position in words, moved on for each item that begins before it."""
         return at + APART * bisect_right(self.items, at) - bisect_left(self.letters, at) // 2
 
 
 def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
-    """Return the roles that are played within reach of each place where one is, as bits.
+    """Return the roles within reach after each word with a role, as bits.
 
-    Of several passages, one behind the other.
+    The passages follow each other.
     """
     n_played = [len(passage.played) for passage in read]
     flat = chain.from_iterable((p.place(at), bits) for p in read for at, bits in p.played)
     position, bits = np.fromiter(flat, np.int64, 2 * sum(n_played)).reshape(-1, 2).T
-    # As if all stood in one text, each out of reach of the one before.
+    # Join the passages into one text, each out of reach of the one before.
     n_words = np.array([p.place(p.n_words) + REACH for p in read], dtype=np.int64)
     position = position + np.repeat(np.cumsum(n_words) - n_words, n_played)
     masks = bits.copy()
-    for later in range(1, min(2 * REACH, len(bits))):  # at most two letters a place
+    for later in range(1, min(2 * REACH, len(bits))):  # at most two letters per position
         near = position[later:] - position[:-later] < REACH
         if not near.any():
             break
@@ -109,7 +109,7 @@ def roles() -> Roles:
 
 
 def _passage(text: str) -> Passage:
-    """Return the roles that are played in a text, whatever it is disguised as."""
+    """Return the roles in a text, with its disguises undone."""
     plain = plain_letters(readable(text).text)
     word = _word_in(plain)
     words = plain_words(plain) if word is _WORD else word.findall(plain)
@@ -124,7 +124,7 @@ def _passage(text: str) -> Passage:
 
 
 def _word_in(plain: str) -> re.Pattern[str]:
-    """Return what is a word of a text: of ASCII, or also beyond it where such words play a role."""
+    """Return a pattern of words: ASCII only, unless words beyond ASCII play a role in the text."""
     if _BEYOND_LATIN.search(plain):
         beyond = [word for word in WORD.findall(plain) if not word.isascii()]
         if any(roles().lexicon.ideas(beyond)):
@@ -136,16 +136,16 @@ passage_of = Remembered(_passage, SMALL_REMEMBERED, lambda kept: Passage(*kept))
 
 
 def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[tuple[int, int]]]:
-    """Return a readable text, and where in it the words lie that play some roles.
+    """Return a readable text, and the spans of its words for some roles.
 
-    Places are positions in words, and the bit that is played there.
+    ``places`` are positions in words, each with the bit of a role there.
     """
     view = readable(text)
     plain = plain_letters(view.text)
     spans = [match.span() for match in _word_in(plain).finditer(plain)]
     found = []
     for at, bit in places:
-        # As many words as it takes; of what is denied, the word that denies.
+        # As many words as the phrase has; for a denial, only its first word.
         for last in range(at, min(at + roles().lexicon.longest, len(spans))):
             words = [plain[slice(*span)] for span in spans[at : last + 1]]
             if roles().lexicon.ideas(words)[0] & bit:
