@@ -1,4 +1,4 @@
-"""Detector of text that no person has written: words in no order, or no words."""
+"""Detector of text that no person has written: words in random order, or no words."""
 
 from ragshield_core.detectors.gibberish.detector import DisfluencyDetector
 

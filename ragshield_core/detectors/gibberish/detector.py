@@ -1,4 +1,4 @@
-"""Detect gibberish: text that an optimiser wrote or spliced together."""
+"""Detector of gibberish: text that an optimiser wrote or spliced together."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 
-# Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
-# tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of
-# ten tokens further. A text shorter than the first is a window of its own.
+# Tokens of a window, and bits per token added to its mean. Optimised pieces have 10 to 40 tokens;
+# the mean of twice as many clean tokens varies less, by about half a bit, and that of ten tokens
+# more. A text shorter than the first window is one window.
 WINDOWS = ((12, 0.0), (10, -0.4), (24, 0.5))
-# A shorter text is judged as if ordinary tokens made it up to this length: of three rare words in
-# a row, a title for instance, nothing follows.
+# A shorter text is judged as if ordinary tokens filled it up to this length: three rare words in a
+# row, such as a title, are no evidence.
 SHORTEST = 10
-# Entries that the usual scores are taken from, when fitted: enough for the largest in a hundred.
+# Entries that give the usual scores during a fit: enough for the largest in a hundred.
 SAMPLE = 2_000
-# Fewer tell nothing about the rarest scores.
+# Fewer entries say nothing about the rarest scores.
 ENOUGH = 100
-# A lineage with a larger share of the knowledge base than this is a collection, and not held out
-# as a whole: too little would be left to judge by.
+# A document with a larger share of the knowledge base than this is a collection, and not held out
+# as a whole: too little would be left for a model.
 LARGEST_DOCUMENT = 0.05
 # Bits per token up to which nothing is gibberish. Prose about another subject, in words that the
 # knowledge base lacks, has windows of 6 to 7 bits: a threshold from its own entries alone, which
-# know each other's words, would hold every other source. A window of nothing but unknown words has
-# half the binary logarithm of the number of tokens, from 7.3 (25,000) to 9.5.
+# share a vocabulary, would hold every other source. A window of unknown words only has half the
+# binary logarithm of the number of tokens, from 7.3 (25,000) to 9.5.
 FLOOR = 7.2
-# Quoted text, in characters.
+# Length of quoted text, in characters.
 QUOTED = 80
-# A line beside a text is read if it has so many words between two commas: paths, dates, names and
-# lists of key words are no language. Of more lines the later ones are not looked at.
+# A line beside a text is read if it has this many words between two commas: paths, dates, names and
+# lists of key words are not language. Lines after the first LINES are ignored.
 FEWEST_WORDS, LINES = 4, 100
 SEPARATORS = re.compile("[,;|]")
 
-# Fewer words and marks in the knowledge base, about 200 passages of 100 words, say too little: even
-# a window of unknown words stays below the floor there.
+# A knowledge base with fewer words and marks, about 200 passages of 100 words, is too small: even a
+# window of unknown words stays below the floor there.
 MIN_TOKENS = 25_000
 
-_UNIT = 2.0**20  # of the integers in which surprise is summed
+_UNIT = 2.0**20  # scale of the integers in which surprise is summed
 
 
 class _Worst(NamedTuple):
@@ -64,29 +64,29 @@ class _Worst(NamedTuple):
 class DisfluencyDetector(Detector):
     """Find the window of an entry that reads least like text of the knowledge base's languages.
 
-    Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
-    order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
-    base's own words and neighbouring words (:class:`~.fluency.Fluency`); the
-    score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
-    clean text counts in full. Running text has windows of 3 to 7 bits per token, salad 8 to 10.
-    Lines of words beside the text, such as a title in metadata, are read with it.
+    Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of rare tokens in an order
+    that no person writes. A model of the knowledge base's own words and neighbouring words
+    (:class:`~.fluency.Fluency`) gives each token its surprise in bits. The score is the mean of the
+    worst window of 10, 12 or 24 tokens, so that a short insertion in a long clean text counts in
+    full. Running text has windows of 3 to 7 bits per token, salad 8 to 10. Lines of words beside
+    the text, such as a title in metadata, are read with it.
 
     Attributes
     ----------
     default_threshold
-        What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
-        where there are enough; at least the floor.
+        A score that about one clean entry in 1,000 exceeds, at least the floor; :meth:`fit`
+        estimates it from held-out entries if there are enough.
 
     Notes
     -----
-    Nothing is downloaded: what is usual is learned from the knowledge base, so that code, tables
-    and languages that it holds are usual. The model is a table of 40 MiB, and one of 4 MiB that
-    tells its languages (:class:`~.language.Languages`), whatever the size of the
-    knowledge base; learning and forgetting are exact and cost O(batch).
+    Nothing is downloaded: the detector learns usual text from the knowledge base, including its
+    code, tables and languages. The model is a table of 40 MiB, and one of 4 MiB for the languages
+    (:class:`~.language.Languages`), for any size of the knowledge base; learning and forgetting are
+    exact and cost O(batch).
 
-    A threshold comes from the sample of the knowledge base, and from nothing that arrives later. A
-    clean document of another source has unknown words among known function words, and scores below
-    the floor.
+    The threshold comes from a sample of the knowledge base only, never from later entries. A clean
+    document of another source has unknown words among known function words, and scores below the
+    floor.
 
     References
     ----------
@@ -116,36 +116,36 @@ class DisfluencyDetector(Detector):
         self.default_threshold = FLOOR
 
     def learn(self, entries: Batch) -> None:
-        """Count the words of entries and which follow each other."""
+        """Count the words of entries, and pairs of neighbouring words."""
         self._learn(_read(entries))
 
     def forget(self, entries: Batch) -> None:
-        """Take entries that were learned off the counts."""
+        """Subtract learned entries from the counts."""
         self._forget(_read(entries))
 
     def fit(self, reference: Batch) -> Self:
-        """Learn ``reference`` and nothing else, and how unusual its own entries are."""
+        """Learn only ``reference``, and measure how unusual its own entries are."""
         super().fit(reference)
         self.refresh(reference)
         return self
 
     def refresh(self, reference: Batch) -> None:
-        """Measure anew how unusual entries of the knowledge base are, and which words common."""
+        """Measure anew the usual scores of the knowledge base, and its common words."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
         sample = _read(reference.take(fold[:SAMPLE]))
         with self._without(sample):
             self._languages.refresh(sample)
             scores = self._scores(sample)
         if len(scores) >= ENOUGH:
-            # Large means of many small terms: each further tenfold rarity costs about the same.
+            # Tail of a mean of many small terms: each tenfold rarity adds about as many bits.
             tenth, hundredth = np.quantile(scores, [0.9, 0.99])
             self.default_threshold = max(FLOOR, float(hundredth + (hundredth - tenth)))
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model without its document.
 
-        A new document comes as a whole, and the names it is about are new with it; entries of one
-        lineage are therefore held out together.
+        Entries of one document are held out together, because a new document comes as a whole and
+        brings new names.
         """
         part = _folds(fitted, seed)
         scores = np.full(len(fitted), np.nan)
@@ -158,7 +158,7 @@ class DisfluencyDetector(Detector):
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while little is known, else those in other languages."""
+        """Return every row while the knowledge base is small, else those in other languages."""
         return self._unjudged(_read(batch))
 
     def _unjudged(self, texts: Sequence[str]) -> dict[int, str]:
@@ -205,7 +205,7 @@ class DisfluencyDetector(Detector):
         return values, arrays | words
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over the counts and the usual score."""
+        """Restore the counts and the usual score."""
         self.reset()
         self._fluency.restore(values, arrays)
         self.default_threshold = float(values["rule_threshold"])
@@ -221,7 +221,7 @@ class DisfluencyDetector(Detector):
 
     @contextmanager
     def _without(self, texts: Sequence[str]) -> Iterator[None]:
-        """Forget texts that were learned, for a while."""
+        """Forget learned texts for the duration of the context."""
         self._forget(texts)
         try:
             yield
@@ -229,10 +229,10 @@ class DisfluencyDetector(Detector):
             self._learn(texts)
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the score of each text, NaN where the knowledge base is too small.
+        """Return the score of each text, NaN if the knowledge base is too small.
 
-        A clean entry that cannot be judged is never held. As a sample of clean entries it has the
-        lowest score, so that a few of them do not make the sample too small.
+        A clean entry that cannot be judged is never held. It gets the lowest score in a clean
+        sample, so that a few such entries do not make the sample too small.
         """
         if self._fluency.n_tokens < MIN_TOKENS:
             return np.full(len(texts), np.nan)
@@ -253,12 +253,12 @@ class DisfluencyDetector(Detector):
             surprise[self._languages.quoted(tokens)] = NEUTRAL
             for length, bonus in WINDOWS:
                 _take_worst(worst, tokens, surprise, first, length, bonus)
-        worst.score[np.isneginf(worst.score)] = 0.0  # no token at all
+        worst.score[np.isneginf(worst.score)] = 0.0  # texts without a token
         return worst
 
 
 def _read(batch: Batch) -> Sequence[str]:
-    """Return texts, each behind the lines beside it that are language, such as a title."""
+    """Return texts, each after the lines of its context that are language, such as a title."""
     return [
         text if context is None else _language_in(context) + text
         for context, text in zip(batch.contexts, batch.texts, strict=True)
@@ -266,7 +266,7 @@ def _read(batch: Batch) -> Sequence[str]:
 
 
 def _language_in(context: str) -> str:
-    """Return the lines of a context that have enough words, without their keys."""
+    """Return the lines of a context with enough words, without their keys."""
     found = ""
     for line in context.split("\n")[:LINES]:
         value = line.partition(": ")[2] or line
@@ -277,7 +277,7 @@ def _language_in(context: str) -> str:
 
 
 def _folds(entries: Batch, seed: int) -> NDArray[np.int64]:
-    """Return a random part for each entry, one for all of a document."""
+    """Return a random part for each entry, the same for all entries of a document."""
     part = np.random.default_rng(seed).integers(N_FOLDS, size=len(entries))
     sizes = Counter(entries.lineages)
     documents: dict[str, int] = {}
@@ -295,28 +295,28 @@ def _take_worst(
     length: int,
     bonus: float,
 ) -> None:
-    """Note windows of up to ``length`` tokens that are worse than what was found before."""
+    """Record windows of up to ``length`` tokens that are worse than those found before."""
     if not len(tokens):
         return
     counts = np.bincount(tokens.owner)
     begin = np.cumsum(counts) - counts
     place = np.arange(len(tokens))
     size = np.minimum(length, (begin + counts)[tokens.owner] - place)
-    # Windows of full length within one text; of a shorter text, the whole of it.
+    # Windows of full length within one text; a shorter text is one window.
     window = size == length
     if length == WINDOWS[0][0]:
         window |= place == begin[tokens.owner]
     place, size = place[window], size[window]
     if not len(place):
         return
-    # Sums of integers are exact: a score must not depend in its last bits on the rest of the batch.
+    # Sums of integers are exact: the last bits of a score must not depend on the rest of the batch.
     sums = np.concatenate([[0], np.cumsum(np.rint(surprise * _UNIT).astype(np.int64))])
     mean = (sums[place + size] - sums[place]) / (_UNIT * np.maximum(size, SHORTEST)) + bonus
     owner = tokens.owner[place]
     heads = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
     largest = np.repeat(np.maximum.reduceat(mean, heads), np.diff(np.append(heads, len(owner))))
     candidates = np.flatnonzero(mean == largest)
-    _, which = np.unique(owner[candidates], return_index=True)  # the first of equal ones
+    _, which = np.unique(owner[candidates], return_index=True)  # the first of equal windows
     best = candidates[which]
     rows = owner[best] + first
     better = mean[best] > worst.score[rows]

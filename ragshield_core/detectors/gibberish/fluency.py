@@ -1,4 +1,4 @@
-"""Model of the words of a knowledge base and of those that follow each other."""
+"""Model of the words of a knowledge base and of pairs of neighbouring words."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Counts stand in one table: slots for words and kinds of words, then slots for pairs, 40 MiB. With
-# 100,000 passages some 0.3 and 3 million of them are taken. Where two share a slot, an unknown word
-# or a pair that never was is taken for a known one: evidence gets weaker, none is forged.
+# Counts are in one table: slots for words and kinds of words, then slots for pairs, 40 MiB. 100,000
+# passages fill some 0.3 and 3 million of them. If two share a slot, an unknown word or pair counts
+# as known: evidence gets weaker, but is never forged.
 SINGLES, PAIRS = 1 << 21, 1 << 23
-# Texts are read in pieces of at most so many characters, which bounds the memory. A window that
-# straddles a cut is not seen; of gibberish two windows long, one whole window always is.
+# Texts are read in pieces of at most this many characters, which bounds the memory. A window across
+# a cut is missed; gibberish of two windows always has a whole window.
 PIECE = 1 << 18
-# What a word's rarity counts for, in relation to how it follows the word before it. Rare words
-# alone are what a new topic looks like; the weight was chosen between random pieces of words
-# (found by rarity) and prose of another source, whose words are rare here and follow each other.
+# Weight of a word's rarity, relative to its association with the word before. A new topic also has
+# rare words; the weight is a compromise between random pieces of words (found by rarity) and prose
+# of another source, whose words are rare here but follow each other.
 RARITY = 0.5
-# Bits: two frequent tokens that never meet in the knowledge base count for no more than this. Code
-# and tables have such pairs, one after the other; sentences in random order have few of them.
+# Bits: two frequent tokens that never meet in the knowledge base add at most this much. Code and
+# tables have many such pairs in a row; sentences in random order have few of them.
 ESTRANGED = 4.0
-# Bits: nothing is rarer than 2**-19, that is about one word in half a million. Capitalised words
-# are names as a rule, of which there is no end: 2**-17. Two side by side, or with one word between
-# them, are part of a name, a title, a menu or a list, where strangers follow each other: 2**-10.
+# Bits: the greatest rarity is 2**-19, about one word in half a million. Most capitalised words are
+# names, and new names never end: 2**-17. Two of them side by side, or with one word between, belong
+# to a name, a title, a menu or a list, in which unrelated words follow each other: 2**-10.
 RAREST, RAREST_NAME, RAREST_AMONG_NAMES = 19.0, 17.0, 10.0
-# A word that recurs within its entry is what the entry is about, or a function word of a language
-# of its own: each recurrence counts as this share of the knowledge base.
+# A word that recurs within its entry is the topic of the entry, or a function word of another
+# language: each recurrence counts as this share of the knowledge base.
 RECURRENCE = 1.5e-4
-# A word of a larger share than this is not rare anyway.
+# A word with a larger share than this is not rare anyway.
 FREQUENT = 1e-3
-# Of a chain without white space (paths, keys, encoded bytes) no more tokens than this count.
+# Number of tokens that count in a chain without white space (paths, keys, encoded bytes).
 CHAIN = 6
-# A token that the chain rule leaves out, or a text without tokens, is of this many bits.
+# Bits of a token that the chain rule leaves out, and of a text without tokens.
 NEUTRAL = 0.0
 
-# Of the type of the counts: NumPy adds any other number seventy times as slowly.
+# In the type of the counts: NumPy adds a number of another type seventy times as slowly.
 _ONE = np.int32(1)
 
 _SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
 _BMP, _ASCII = 0x10000, 0x7F
-_CLASS = 17  # bits that hold a place in the basic plane, and one more
+_CLASS = 17  # bits for a place in the basic plane, and one more place
 _LOWERED = (1 << _CLASS) - 1
 # Radicals, kana and unified ideographs; compatibility ideographs.
 _IDEOGRAPHS = (range(0x2E80, 0xA000), range(0xF900, 0xFB00))
-_STEM = 3  # words up to this length are a kind of their own: function words, mostly
+_STEM = 3  # each word up to this length is its own kind: most are function words
 
 _M1, _M2, _M3, _M4 = (
     np.uint64(m)
@@ -71,13 +71,13 @@ class Tokens:
     owner: NDArray[np.intp]  # (n_tokens,), position of the text
     start: NDArray[np.intp]  # (n_tokens,), character of the text
     end: NDArray[np.intp]
-    word: NDArray[np.uint64]  # hash of the word, without case; of a number, its length
+    word: NDArray[np.uint64]  # hash of the word without case, or of a number's length
     kind: NDArray[np.uint64]  # hash of the form: ending, length, case, white space in front
     capital: NDArray[np.bool_]
-    letters: NDArray[np.bool_]  # whether it is a word or ideograph, not a number or mark
-    chain: NDArray[np.intp]  # how many tokens stand before it without white space
+    letters: NDArray[np.bool_]  # True for a word or ideograph, False for a number or mark
+    chain: NDArray[np.intp]  # number of tokens directly before it, without white space
     first: NDArray[np.uint32]  # its first character, in lower case
-    accented: NDArray[np.bool_]  # whether it has a character beyond ASCII
+    accented: NDArray[np.bool_]  # True if it has a character beyond ASCII
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -89,17 +89,16 @@ class Fluency:
     Attributes
     ----------
     n_tokens
-        Learned, those forgotten taken off.
+        Number of learned tokens, without forgotten ones.
 
     Notes
     -----
     The surprise of a token, in bits, is ``RARITY`` times its rarity, minus its association with
-    the token before it. The association is the logarithm of how much more often the two stand
-    together than chance would have it (pointwise mutual information [1]_), with the expected
-    count as a Bayesian prior, so that pairs of rare words, of which nothing is known, have none:
-    once for kinds of words, and once for the words themselves with the kinds as their prior. Fluent
-    text in an unknown vocabulary keeps the association of its kinds; words in random order lose
-    both.
+    the token before it. The association is the logarithm of the ratio between the count of the pair
+    and the count expected by chance (pointwise mutual information [1]_). The expected count is a
+    Bayesian prior, so that unknown pairs of rare words have no association. It is computed for
+    kinds of words, and for the words themselves with the kinds as their prior. Fluent text in an
+    unknown vocabulary keeps the association of its kinds; words in random order lose both.
 
     References
     ----------
@@ -112,24 +111,24 @@ class Fluency:
         self._counts: NDArray[np.int32] = np.zeros(SINGLES + PAIRS, dtype=np.int32)
 
     def learn(self, texts: Sequence[str]) -> None:
-        """Add texts."""
+        """Add texts to the counts."""
         for _, tokens in tokenized(texts):
             for slots in _used(tokens):
                 np.add.at(self._counts, slots, _ONE)
             self.n_tokens += len(tokens)
 
     def forget(self, texts: Sequence[str]) -> list[Sequence[str]]:
-        """Take texts off that were learned, and return them.
+        """Subtract learned texts from the counts, and return these texts.
 
-        Texts that cannot have been learned are ignored: what another process has learned comes
-        here, too, when it leaves the knowledge base.
+        Texts that cannot have been learned are ignored: the texts that another process has learned
+        also arrive here when they leave the knowledge base.
         """
         if self._take_off(texts):
             return [texts]
         return [[text] for text in texts if self._take_off([text])]
 
     def _take_off(self, texts: Sequence[str]) -> bool:
-        """Take all of some texts off, or none of them; return which."""
+        """Subtract all of the texts or none of them; return True if it did."""
         done: list[NDArray[np.intp]] = []
         n_tokens, negative = 0, False
         for _, tokens in tokenized(texts):
@@ -144,7 +143,7 @@ class Fluency:
         return not negative
 
     def surprise(self, tokens: Tokens) -> NDArray[np.float64]:
-        """Return how unusual each token is where it stands, in bits, shape (n_tokens,).
+        """Return how unusual each token is in its place, in bits, shape (n_tokens,).
 
         Random words have about 5 on average, running text 1 to 3.
         """
@@ -159,7 +158,7 @@ class Fluency:
         word[alone] = 1.0
         word *= kind
         association = np.maximum(0.5 * np.log2(word), -ESTRANGED)
-        # A pair that the entry has again (list items, table cells) is no accident of order.
+        # A pair that recurs in the entry (list items, table cells) is no accident of order.
         low = np.flatnonzero(association < 0.0)
         pairs = _pair(tokens.word[low - 1], tokens.word[low], _M2)
         again = low[_recurrences(pairs, tokens.owner[low]) > 0]
@@ -181,7 +180,7 @@ class Fluency:
         return {"n_tokens": self.n_tokens}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.n_tokens = int(values["n_tokens"])
         self._counts = np.zeros(SINGLES + PAIRS, dtype=np.int32)
         self._counts[arrays["slots"]] = arrays["counts"]
@@ -190,10 +189,10 @@ class Fluency:
 def tokenized(texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
     """Yield the tokens of texts, block by block; a long text is cut into pieces.
 
-    Each block comes behind the position of its first text, to which owners are relative.
+    Each block comes with the position of its first text, to which owners are relative.
     """
     first, size = 0, 0
-    block: list[tuple[int, int, str]] = []  # of owner, offset, piece of text
+    block: list[tuple[int, int, str]] = []  # owner, offset, piece of text
     for row, text in enumerate(texts):
         for offset in range(0, max(1, len(text)), PIECE):
             piece = text[offset : offset + PIECE]
@@ -212,7 +211,7 @@ def tokenized(texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
 def _characters() -> NDArray[np.uint32]:
     """Return the class and the lower case of each character of the basic plane, and one more.
 
-    The class stands above the :data:`_CLASS` bits of the lower case. The last place stands for all
+    The class is above the :data:`_CLASS` bits of the lower case. The last place stands for all
     characters beyond the plane: rare ideographs and pictures.
     """
     classes = np.full(_BMP + 1, _MARK, dtype=np.uint32)
@@ -227,7 +226,7 @@ def _characters() -> NDArray[np.uint32]:
         elif category in ("Lu", "Lt"):
             classes[code] = _UPPER
         elif category[0] in "LM" or category == "Cf":
-            classes[code] = _LOWER  # also letters without case, and what joins letters
+            classes[code] = _LOWER  # also letters without case, and joiners of letters
         elif category[0] == "N":
             classes[code] = _DIGIT
         small = character.lower()
@@ -237,25 +236,25 @@ def _characters() -> NDArray[np.uint32]:
     return (classes << np.uint32(_CLASS)) | lower
 
 
-# A batch is read to know what can be judged, again to be scored, and again to be explained. A block
-# takes about 3 MiB.
+# A batch is read to find the entries that can be judged, again for scores, and again for evidence.
+# A block takes about 3 MiB.
 @functools.lru_cache(maxsize=8)
 def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     owners, offsets, texts = zip(*pieces, strict=True)
     joined = "\n".join(texts)
     characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    packed = np.take(_characters(), characters, mode="clip")  # what is beyond is the last
+    packed = np.take(_characters(), characters, mode="clip")  # others count as the last place
     low = packed & np.uint32(_LOWERED)
     classes = (packed >> np.uint32(_CLASS)).astype(np.uint8)
     _join_apostrophes(characters, classes)
-    groups = classes - (classes == _UPPER)  # which then are lower case
-    # Where a token begins, or white space.
+    groups = classes - (classes == _UPPER)  # upper case counts as lower case
+    # True at the beginning of each token or white space.
     edge = np.ones(len(classes), dtype=np.bool_)
     edge[1:] = (groups[1:] != groups[:-1]) | (groups[1:] == _IDEOGRAPH)
     edge[1:] |= (groups[1:] == _MARK) & (characters[1:] != characters[:-1])
     edge[1:] |= (classes[1:] == _UPPER) & (classes[:-1] == _LOWER)
     edges = np.flatnonzero(edge)
-    is_token = np.flatnonzero(classes[edges])  # other than white space
+    is_token = np.flatnonzero(classes[edges])  # without white space
     start = edges[is_token]
     if not len(start):
         none = np.empty(0, dtype=np.intp)
@@ -271,7 +270,7 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
 
     capital = classes[start] == _UPPER
     shouted = capital & (length > 1) & (classes[np.minimum(start + 1, len(classes) - 1)] == _UPPER)
-    # The new line between two texts keeps the first token of a text from being glued.
+    # The new line between two texts separates the first token of a text from the text before.
     glued = np.concatenate([[False], start[1:] == end[:-1]])
     loose = np.flatnonzero(~glued)
     chain = np.arange(len(start)) - np.repeat(loose, np.diff(np.append(loose, len(start))))
@@ -298,9 +297,9 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
 def _sums(
     low: NDArray[np.uint32], start: NDArray[np.intp], end: NDArray[np.intp]
 ) -> NDArray[np.uint64]:
-    """Return the sum of the letters of each token, each times a power of its place in it."""
+    """Return the sum of the letters of each token, each times a power for its place."""
     powers, inverse = _powers()
-    # Of all letters so far, as if they were one token: what each adds is shifted back.
+    # Sums over all letters so far, as if in one token; the inverse power shifts each token back.
     so_far = np.zeros(len(low) + 1, dtype=np.uint64)
     np.multiply(low, powers[: len(low)], out=so_far[1:])
     np.cumsum(so_far, out=so_far)
@@ -325,7 +324,7 @@ def _join_apostrophes(characters: NDArray[np.uint32], classes: NDArray[np.uint8]
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return values whose every bit depends on every bit of the given ones."""
+    """Return values in which every bit depends on every bit of the given values."""
     values = values * _M1
     values ^= values >> _29
     values *= _M4
@@ -341,7 +340,7 @@ def slot(hashes: NDArray[np.uint64], size: int) -> NDArray[np.intp]:
 def _slots(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
     """Return the slots of words, kinds, pairs of words, pairs of kinds; each (n_tokens,).
 
-    A pair is the token and the one before it, which for the first of a text is of another text.
+    A pair is a token and the one before it, which belongs to another text for the first of a text.
     """
     singles = slot(tokens.word, SINGLES), slot(tokens.kind, SINGLES)
     pairs = (
@@ -359,21 +358,21 @@ def _pair(
 
 
 def _before(values: NDArray[Value]) -> NDArray[Value]:
-    """Return what stands before each value; before the first, the last."""
+    """Return the value before each value; the last value is before the first."""
     before = np.empty_like(values)
     before[1:], before[:1] = values[:-1], values[-1:]
     return before
 
 
 def _used(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
-    """Return the slots to count: of pairs, those within one text."""
+    """Return the slots to count; pairs only within one text."""
     words, kinds, word_pairs, kind_pairs = _slots(tokens)
     paired = _paired(tokens)
     return words, kinds, word_pairs[paired], kind_pairs[paired]
 
 
 def _paired(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return which tokens have one of the same text before them."""
+    """Return the mask of tokens with another token of the same text before them."""
     paired = np.zeros(len(tokens), dtype=np.bool_)
     paired[1:] = tokens.owner[1:] == tokens.owner[:-1]
     return paired
@@ -382,7 +381,7 @@ def _paired(tokens: Tokens) -> NDArray[np.bool_]:
 def _among_capitals(tokens: Tokens) -> NDArray[np.intp]:
     """Return the places of capitalised words next to another one, or with one word between.
 
-    Marks and numbers between them do not count.
+    Marks and numbers between two words do not count.
     """
     words = np.flatnonzero(tokens.letters)
     capital, owner = tokens.capital[words], tokens.owner[words]
@@ -404,7 +403,7 @@ def _expected(counts: NDArray[np.int32], n: float) -> NDArray[np.float64]:
 
 
 def recurrences(tokens: Tokens) -> NDArray[np.intp]:
-    """Return how often else each word stands in its text, shape (n_tokens,)."""
+    """Return the number of further occurrences of each word in its text, shape (n_tokens,)."""
     return _recurrences(tokens.word, tokens.owner)
 
 

@@ -12,64 +12,64 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.gibberish.fluency import Tokens, recurrences, slot, tokenized
 
-# Counts of words stand in one table of 4 MiB. Where two words share a slot, an unknown one is taken
-# for a known one: a text is then judged rather than not.
+# Counts of words are in one table of 4 MiB. If two words share a slot, an unknown word counts as
+# known, so that a text is judged rather than not.
 WORDS = 1 << 20
-# The most frequent words, as many as make up a third of the knowledge base, are its common ones:
-# some thirty function words, which every text in its languages needs, whatever it is about. With
-# half of the knowledge base words such as "data" and "form" were among them, which texts in other
-# languages have as well, in code.
+# The common words are the most frequent ones that make up a third of the knowledge base: some
+# thirty function words, which texts of any topic in its languages need. With half of the knowledge
+# base, words such as "data" and "form" were among them, which code in texts of other languages
+# contains as well.
 COMMON = 1 / 3
-# Words beyond the most frequent ones that make up this share are rare ones.
+# The rare words are those beyond the most frequent ones that make up this share.
 RARE = 0.7
-# A text in a language of the knowledge base has at least this part of the common words that entries
-# have on average, unless it is code or a list. Of passages in other languages 98 in 100 have fewer.
+# A text in a language of the knowledge base has at least this part of the common words of an
+# average entry, unless it is code or a list. 98 in 100 passages in other languages have fewer.
 FEW_COMMON = 0.45
-# A text in a script that hardly any entry is written in has at least this part of the known words
-# that entries have on average, or it is in another language: hardly any clean entry has fewer.
+# A text in a script that few entries use has at least this part of the known words of an average
+# entry, or it is in another language: almost no clean entry has fewer.
 MIN_KNOWN = 0.65
-# A text in another language has at most this part of the known words that entries have.
+# A text in another language has at most this part of the known words of an average entry.
 LEAST_KNOWN = 0.9
-# Words beyond ASCII, accented ones for instance, are a sign of another language where their share
-# is larger than in 95 of 100 entries, and than one word in 30: names have accents, too.
+# Words beyond ASCII, such as accented words, are a sign of another language if their share is
+# larger than in 95 of 100 entries and larger than one word in 30: names have accents, too.
 ACCENTED, MOST_ACCENTED = 1 / 30, 0.95
-# Of the words that are rare in the knowledge base, this share of all words stands in the text again
-# in running text of any language: its function words. Of eleven languages in passages of 100 words
+# In running text of another language, at least this share of all words are recurring words that are
+# rare in the knowledge base: its function words. Among eleven languages, in passages of 100 words,
 # Turkish has the fewest.
 RECURRING = 0.08
-# So many different words must recur. Optimisers repeat one or two words that the retriever likes.
+# At least this many different words must recur. Optimisers repeat one or two effective words.
 RECURRING_WORDS = 3
-# In a text of fewer words function words need not recur. Where it has less than this part of the
-# known words that it needs, nothing tells gibberish from another language.
+# In a text of fewer words function words need not recur. If it has less than this part of the known
+# words that it needs, gibberish and other languages look the same.
 FEW_WORDS, FEW_KNOWN = 64, 0.5
-# The knowledge base is written in scripts that have this share of its letters, and quotes others.
+# The scripts of the knowledge base have at least this share of its letters; it only quotes others.
 PRINCIPAL = 0.1
 
 _BLOCK = 7  # bits of a code point that share a script, with few exceptions
-# Scripts that one language mixes.
+# Scripts that Japanese and Chinese mix.
 _TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "FULLWIDTH": "CJK", "IDEOGRAPHIC": "CJK"}
 
 
 class _Profile(NamedTuple):
-    """Of each text, shape (n_texts,); words are counted, scripts by their letters."""
+    """Counts for each text, shape (n_texts,): words, and letters of scripts."""
 
     words: NDArray[np.int64]
     known: NDArray[np.int64]
     common: NDArray[np.int64]
     recurring: NDArray[np.int64]  # words that are rare in the knowledge base and recur in the text
-    repeated: NDArray[np.int64]  # how many different ones
+    repeated: NDArray[np.int64]  # number of different recurring words
     accented: NDArray[np.int64]  # words beyond ASCII
     main: NDArray[np.int64]  # script of most letters, -1 where none has more than half of them
 
 
 class Languages:
-    """Says whether a text is in a language that a knowledge base holds.
+    """Test of whether a text is in a language of a knowledge base.
 
-    Detectors that compare words with those of the knowledge base can say nothing about a text in
-    another language. This class learns words and scripts from the texts of the knowledge base, and
-    names the texts that no such detector should judge, with the reason:
+    Detectors that compare words with those of the knowledge base cannot judge a text in another
+    language. This class learns words and scripts from the texts of the knowledge base, and names
+    the texts that no such detector should judge, with the reason:
 
-    - Most letters are of a script that the knowledge base merely quotes, and its words are unknown.
+    - Most letters are of a script that the knowledge base only quotes, and the words are unknown.
     - The common words of the knowledge base are missing, and the text has rare words that recur, as
       function words do in every language, or letters that are rare in the knowledge base.
     - The text is short, and most of its words are unknown.
@@ -77,19 +77,19 @@ class Languages:
     Attributes
     ----------
     n_words
-        Words learned, less those forgotten.
+        Number of learned words, without forgotten ones.
 
     Notes
     -----
-    What an attacker gains: gibberish of an English model's vocabulary consists of words in the
-    script of the knowledge base, few of which recur, and is judged. Random letters, accents, words
-    of other languages or repeated words make a text of nothing else unjudged, and so does gibberish
-    inside a German passage. Beside a passage in a language of the knowledge base, which brings its
-    common words, nearly all of these texts are judged, and most are found. What the attacker gets
-    is therefore a text without any prose that readers of the knowledge base understand, and every
-    report names it as not judged.
+    The benefit for an attacker is small. Gibberish of an English model's vocabulary consists of
+    words in the script of the knowledge base, few of which recur, and is judged. A text of only
+    random letters, accents, words of other languages or repeated words is not judged, nor is
+    gibberish inside a German passage. Beside a passage in a language of the knowledge base, which
+    brings its common words, nearly all of these texts are judged, and most are found. The attacker
+    is therefore limited to a text without any prose that readers of the knowledge base understand,
+    and every report names it as not judged.
 
-    Learning and forgetting are exact. :meth:`refresh` measures what is usual, in entries of the
+    Learning and forgetting are exact. :meth:`refresh` measures the usual values, in entries of the
     knowledge base only.
 
     Examples
@@ -108,8 +108,8 @@ class Languages:
         self.n_words = 0
         self._counts: NDArray[np.int32] = np.zeros(WORDS, dtype=np.int32)
         self._scripts: NDArray[np.int64] = np.zeros(len(_scripts()[1]), dtype=np.int64)
-        self._common = 1.0  # share of all words that a common one has at least
-        self._rare = 0.0  # and that a rare one has less than
+        self._common = 1.0  # least share of all words for a common word
+        self._rare = 0.0  # share that every rare word is below
         self._usually_known = 1.0
         self._most_accented = 1.0
 
@@ -118,13 +118,13 @@ class Languages:
         self._count(texts, 1)
 
     def forget(self, texts: Sequence[str]) -> None:
-        """Take texts off that were learned."""
+        """Subtract learned texts from the counts."""
         self._count(texts, -1)
 
     def refresh(self, texts: Sequence[str]) -> None:
-        """Measure which words are common, and how many words of new entries are known.
+        """Find the common words, and measure the usual share of known words in new entries.
 
-        The texts are entries of the knowledge base that were forgotten for the measurement.
+        The texts are entries of the knowledge base, forgotten for the measurement.
         """
         nonzero = np.sort(self._counts[self._counts > 0])[::-1]
         if len(nonzero):
@@ -142,8 +142,8 @@ class Languages:
     def unheld(self, texts: Sequence[str]) -> dict[int, str]:
         """Return the texts in no language or script of the knowledge base, each with the reason.
 
-        A text in a quoted script with less than :data:`MIN_KNOWN` of the known words that entries
-        usually have is in a language that the knowledge base does not hold.
+        A text in a quoted script with less than :data:`MIN_KNOWN` of the usual known words is in a
+        language that the knowledge base lacks.
         """
         found = self._profile(texts)
         words, known = found.words, found.known
@@ -180,14 +180,14 @@ class Languages:
         return reasons
 
     def principal(self) -> NDArray[np.bool_]:
-        """Return which scripts a good part of the knowledge base is written in, (n_scripts,)."""
+        """Return the mask of the scripts of a good part of the knowledge base, (n_scripts,)."""
         principal: NDArray[np.bool_] = self._scripts >= PRINCIPAL * max(1, self._scripts.sum())
         return principal
 
     def quoted(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Return which tokens are unknown words beside others in the same, rare script.
+        """Return the mask of unknown words next to other words in the same, rare script.
 
-        A quotation is that; optimisers of models for many languages change the script from token to
+        They are quotations; optimisers of multilingual models change the script from token to
         token.
         """
         words = np.flatnonzero(tokens.letters)
@@ -202,7 +202,7 @@ class Languages:
         return quoted
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the counts that are not zero, and what is usual."""
+        """Return the counts that are not zero, and the usual values."""
         slots = np.flatnonzero(self._counts)
         arrays: dict[str, NDArray[Any]] = {
             "word_slots": slots.astype(np.uint32),
@@ -213,7 +213,7 @@ class Languages:
         return {"n_words": self.n_words, "usual": usual}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.n_words = int(values["n_words"])
         self._common, self._rare, self._usually_known, self._most_accented = values["usual"]
         self._counts = np.zeros(WORDS, dtype=np.int32)
@@ -251,10 +251,10 @@ class Languages:
                 counted[row] += np.bincount(owner[chosen], minlength=n)
             counted[3] += np.bincount(owner[again], minlength=n)
             counted[5] += np.bincount(owner[letters & tokens.accented], minlength=n)
-            # Each of the k places of a word that recurs is one k-th of a different word.
+            # Each of the k places of a recurring word counts as one k-th of a different word.
             different = np.bincount(owner[again], 1.0 / (often[again] + 1.0), minlength=n)
             counted[4] += np.rint(different).astype(np.int64)
-            # Few scripts stand in a text: pairs of both are counted, not a table of all scripts.
+            # A text has few scripts: count pairs of text and script, not a table of all scripts.
             pairs, inverse = np.unique(
                 owner[letters] * len(self._scripts) + script_of(tokens)[letters],
                 return_inverse=True,
@@ -283,7 +283,7 @@ def script_of(tokens: Tokens) -> NDArray[np.intp]:
 def _scripts() -> tuple[NDArray[np.intp], tuple[str, ...]]:
     """Return the script of each block of 128 characters, and the names of scripts.
 
-    The script of a block is that of most of its letters, as their Unicode names say it.
+    The script of a block is that of most of its letters, by their Unicode names.
     """
     size = 1 << _BLOCK
     names = ["OTHER"]
