@@ -185,7 +185,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         best = max(range(len(stretches)), key=lambda n: added(stretches[n]))
         start = passage.place(passage.played[best][0])
         weights = self._weights().ravel()
-        # For each role, the word that adds most: its weight, its position and the number of its bit.
+        # For each role, the weight, the position and the bit of the word that adds most.
         said: dict[int, tuple[float, int, int]] = {}
         for at, bits in passage.played[best:]:
             if passage.place(at) - start >= REACH:
