@@ -1,4 +1,4 @@
-"""The database of a quarantine, and of what is kept beside it."""
+"""The database of a quarantine, and of the journal, snapshots and other tables beside it."""
 
 from ragshield_core.database.connecting import DEFAULT_URL, database_url
 from ragshield_core.database.database import Database

@@ -1,4 +1,4 @@
-"""Engines: how databases are connected to, and what is said where they cannot be."""
+"""Engines: connections to databases, and error messages if a connection fails."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ragshield_core.model.findings import printable
 
 DEFAULT_URL = "sqlite:///ragshield.db"
 
-# Matches a file: it has no scheme and no password before it, but perhaps the letter of a drive.
+# Matches the path of a file: it has no scheme and no password, but perhaps the letter of a drive.
 _PATH = re.compile(r"([A-Za-z]:[\\/])?[^:@]+")
 
-# Execution option of a transaction that is going to write: it waits for all others that do.
+# Execution option of a writing transaction: it waits for all other writing transactions.
 WRITES = "ragshield_writes"
 
-# Drivers of PostgreSQL that hand options to libpq, and how long it waits for a host that does not
-# answer, unless the URL says otherwise: by itself, for ever to connect, and for hours afterwards.
+# Drivers of PostgreSQL that use libpq, and its time limits for a silent host, unless the URL sets
+# them. Without limits it waits for ever to connect, and for hours afterwards.
 LIBPQ = ("psycopg", "psycopg2")
 PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000}  # seconds; milliseconds
 
-# Milliseconds for which SQLite waits for others that write.
+# Milliseconds that SQLite waits for other writers.
 BUSY = 60_000
 
-# Parameters of a URL that are not shown.
+# Parameters of a URL that messages hide.
 _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
-# Errors of transactions that have waited for others in vain. PostgreSQL: deadlock, lock not
-# available. SQLite, extended codes cut to their first byte: busy, locked.
+# Errors of transactions that waited in vain for a lock. PostgreSQL: deadlock, lock not available.
+# SQLite, with extended codes cut to their first byte: busy, locked.
 SQL_STATES = frozenset({"40P01", "55P03"})
 SQLITE_CODES = frozenset({5, 6})
 
-# How often the switch of a new file to a write-ahead log is tried.
+# Number of attempts to switch a new file to a write-ahead log.
 WAL_TRIES = 20
 
 
 def database_url(named: str) -> str:
-    """Return the URL of a database that is named by its URL, or by the path of an SQLite file.
+    """Return the URL of a database, given its URL or the path of an SQLite file.
 
     Examples
     --------
@@ -56,12 +56,12 @@ def database_url(named: str) -> str:
 
 
 def in_memory(url: URL) -> bool:
-    """Return whether a database is gone with its connection."""
+    """Return whether a database disappears with its connection."""
     return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
 
 def check_url(url: object) -> None:
-    """Refuse a database that can never be used, before anything is to be held in it."""
+    """Refuse a database that can never be used, before an entry has to be held in it."""
     if not isinstance(url, str):
         msg = (
             f"the quarantine's URL is of type {type(url).__name__}, expected a str such as "
@@ -73,7 +73,7 @@ def check_url(url: object) -> None:
         parsed.get_dialect().import_dbapi()
     except (SQLAlchemyError, ImportError, ValueError) as error:
         shown = printable(url.split("@")[-1], 100)  # without name and password
-        # What make_url says quotes the URL.
+        # The message of make_url quotes the URL.
         reason = "it is no URL" if isinstance(error, ArgumentError) else str(error)
         msg = (
             f"no quarantine can be kept at {shown!r} ({printable(reason, 200)}); expected an "
@@ -91,20 +91,20 @@ def check_url(url: object) -> None:
 
 
 def shown(url: str) -> str:
-    """Return a URL as messages show it: without its password, and others among its parameters."""
+    """Return a URL for messages: without its password and without secrets in its parameters."""
     parsed = make_url(url)
     secret = {name: "hidden" for name in parsed.query if _SECRET.search(name)}
     return repr(parsed.update_query_dict(secret).render_as_string(hide_password=True))
 
 
 def said(error: BaseException) -> str:
-    """Return an error of a driver in one line; what follows may quote entries."""
+    """Return the first line of a driver's error; further lines may quote entries."""
     first = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
     return f"{type(error).__name__}: {printable(first, 200)}"
 
 
 def unusable(url: str, error: BaseException) -> str:
-    """Return what is said of a database that cannot be used."""
+    """Return the error message for a database that cannot be used."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state in SQL_STATES or getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_CODES:
         return (
@@ -118,15 +118,15 @@ def unusable(url: str, error: BaseException) -> str:
 
 
 def connected(url: str) -> Engine:
-    """Return an engine, without having connected to anything."""
+    """Return an engine that has not connected yet."""
     parsed = make_url(url)
-    # Errors must not quote what was to be written: texts and metadata.
+    # Errors must not quote the written values: texts and metadata.
     options: dict[str, Any] = {"hide_parameters": True}
     if in_memory(parsed):
         # One connection for all threads: each new one would be a new, empty database.
         options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
     elif parsed.get_backend_name() != "sqlite":
-        # A server may have been restarted; and who has waited for a lock sees what came before.
+        # A server may have restarted; and a writer that waited for a lock must see earlier commits.
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
         if parsed.get_driver_name() in LIBPQ:
             options["connect_args"] = {k: v for k, v in PATIENCE.items() if k not in parsed.query}
@@ -134,7 +134,7 @@ def connected(url: str) -> Engine:
 
     def explain(context: ExceptionContext) -> None:
         if context.is_pre_ping:
-            return  # the server was away meanwhile: the pool connects anew, and tells if it cannot
+            return  # the server was away: the pool connects anew, and raises if that fails
         original = context.original_exception
         if isinstance(original, Exception):
             raise QuarantineError(unusable(url, original))
@@ -149,17 +149,17 @@ def connected(url: str) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # Transactions are begun by _begin_sqlite, not by the driver's own guess.
+    # _begin_sqlite begins transactions, instead of the driver.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY}")
     for tries_left in reversed(range(WAL_TRIES)):
-        try:  # the switch to WAL does not wait for another process that is making it
+        try:  # the switch to WAL does not wait for another process that makes it at the same time
             cursor.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:
             if error.sqlite_errorname.startswith("SQLITE_READONLY"):
-                break  # who may only read takes it as it is
+                break  # a read-only file keeps its mode
             if not tries_left:
                 raise
             time.sleep(0.05)
@@ -168,13 +168,13 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Any) -> None:
-    # A writer takes its lock at once: one that upgrades later can meet a deadlock.
+    # A writer takes its lock at once: upgrading a lock later can cause a deadlock.
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _begin(connection: Any) -> None:
-    # As in SQLite, one transaction writes at a time, from its beginning: then there is no order of
-    # locks to keep, no row that another has changed meanwhile, and no number taken twice.
+    # As in SQLite, one transaction writes at a time, from its beginning. This avoids deadlocks,
+    # rows changed by others meanwhile, and numbers used twice.
     if connection.get_execution_options().get(WRITES, False):
         connection.exec_driver_sql("UPDATE ragshield_changes SET version = version + 1")

@@ -1,4 +1,4 @@
-"""A database that threads and processes share: read it, write it, ask whether it has changed."""
+"""A database that threads and processes share, with reads, writes and a version of its content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ragshield_core.model.errors import QuarantineError
 T = TypeVar("T")
 
 SCHEMA = 1
-# Taken while tables are made on PostgreSQL: two processes may open a new database at once.
+# Lock for creating the tables on PostgreSQL: two processes may open a new database at once.
 MAKING = 0x7261677368656C64
 
 _EPOCHS = itertools.count()
@@ -38,18 +38,18 @@ _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
 class Database:
     """Connections that all views of one database share, opened at the first use.
 
-    Threads may share it. A process that was forked has connections of its own, and one that gets
-    it pickled opens its own.
+    Threads may share it. A forked process has connections of its own, and a process that unpickles
+    it opens its own.
 
     Parameters
     ----------
     url
-        SQLAlchemy database URL. Tables are made at the first use.
+        SQLAlchemy database URL. The first use creates the tables.
 
     Raises
     ------
     QuarantineError
-        If the URL can never work. Later, of every method: if the database cannot be used, or
+        If the URL can never work. Every method raises it later if the database cannot be used, or
         others write all the time; ``__cause__`` is the driver's own error.
 
     Examples
@@ -69,9 +69,9 @@ class Database:
         self.in_memory = in_memory(make_url(url))
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
         self._path: str | None = None
-        self._file: tuple[int, int] | None = None  # which one was opened
+        self._file: tuple[int, int] | None = None  # device and inode of the opened file
         self._engine: Engine | None = None
-        self._watching: Any = None  # a connection of the driver's, see version
+        self._watching: Any = None  # a connection of the driver, see version
         self._start()
         _ALL.add(self)
 
@@ -87,10 +87,10 @@ class Database:
 
     @contextmanager
     def read(self, *, still: bool = False) -> Iterator[Session]:
-        """Yield a session that reads; within a write of this thread, the session of that.
+        """Yield a session that reads; during a write of this thread, the session of that write.
 
-        ``still`` reads all of it as of one moment, whoever writes meanwhile; SQLite always
-        does.
+        ``still`` makes all reads see the same moment, even if others write meanwhile; SQLite always
+        does so.
         """
         if self._mine.session is not None:
             yield self._mine.session
@@ -102,7 +102,7 @@ class Database:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Yield a connection that reads: for what is asked so often that a session costs more."""
+        """Yield a connection that reads, for queries so frequent that a session is too slow."""
         if self._mine.session is not None:
             yield self._mine.session.connection()
             return
@@ -112,14 +112,14 @@ class Database:
     def write(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` in one transaction, durable when this returns.
 
-        Nobody else writes meanwhile, in this process or another: it has to be short. A
-        thread that is writing already is refused: it has a session to hand on.
+        It must be short, because nobody else can write meanwhile, in this process or another. A
+        thread that is writing already is refused: it should pass its session on.
         """
         if self._mine.session is not None:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
-            self._mine.later = ()  # of a write that came to nothing
+            self._mine.later = ()  # drop the steps of a failed write
             try:
                 with Session(engine) as session, session.begin():
                     session.connection(execution_options={WRITES: True})
@@ -134,19 +134,19 @@ class Database:
         return done
 
     def afterwards(self, step: Callable[[], object]) -> None:
-        """Have ``step`` called once this thread's write is durable; not if it comes to nothing."""
+        """Call ``step`` once this thread's write is durable; not if the write fails."""
         self._mine.later = (*self._mine.later, step)
 
     @property
     def writing(self) -> Session | None:
-        """The session of this thread's write; ``None`` outside of one."""
+        """The session of this thread's write; ``None`` outside a write."""
         return self._mine.session
 
     def version(self) -> tuple[int, ...]:
-        """Return what is another tuple after anything was written, by whichever process.
+        """Return a tuple that changes with every write, by any process.
 
         It costs microseconds in SQLite and a query by primary key elsewhere. The tuple of a
-        database that is not there is empty.
+        database that does not exist is empty.
         """
         if not self.exists():
             return ()
@@ -157,7 +157,7 @@ class Database:
             if self.in_memory:
                 return (self._commits,)
             if self._watching is None:
-                # It writes nothing itself: what it is told of are the commits of all others.
+                # This connection never writes, so it sees only the commits of all others.
                 watching = engine.raw_connection()
                 watching.detach()
                 self._watching, self._epoch = watching, next(_EPOCHS)
@@ -168,24 +168,24 @@ class Database:
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """Yield the engine, to one thread at a time, for transactions of another kind."""
+        """Yield the engine to one thread at a time, for other kinds of transactions."""
         with self._used(alone=True) as engine:
             yield engine
 
     @property
     def busy(self) -> bool:
-        """Whether this very thread is using it, so that no other transaction can begin here."""
+        """Whether this thread is using the database and cannot begin another transaction."""
         return self._mine.depth > 0
 
     def exists(self) -> bool:
-        """Return whether the database is there: asking would make the file."""
+        """Return whether the database exists, without connecting, which would create the file."""
         url = make_url(self.url)
         if self._engine is not None or not self._sqlite:
             return True
         return url.database is not None and Path(url.database.removeprefix("file:")).is_file()
 
     def close(self) -> None:
-        """Give connections back; the next use opens them again."""
+        """Close the connections; the next use opens them again."""
         with self._lock:
             if self._watching is not None:
                 self._watching.close()
@@ -211,7 +211,7 @@ class Database:
         if self._engine is None:
             with self._opening:
                 if self._engine is None:
-                    self._path = _path_of(self.url)  # as the driver sees it from here
+                    self._path = _path_of(self.url)  # from the current folder, like the driver
                     engine = connected(self.url)
                     try:
                         _prepare_schema(engine)
@@ -231,11 +231,11 @@ class Database:
         return self._engine
 
     def _file_now(self) -> tuple[int, int] | None:
-        """Return what tells the file from any other; ``None`` where the path is the driver's."""
+        """Return device and inode of the file; ``None`` if only the driver knows the path."""
         if self._path is None:
             return None
         try:
-            there = os.stat(self._path)  # noqa: PTH116 - asked at every use
+            there = os.stat(self._path)  # noqa: PTH116 - called at every use
         except OSError:
             return -1, -1
         return there.st_dev, there.st_ino
@@ -244,14 +244,14 @@ class Database:
         self._commits += bool(connection.get_execution_options().get(WRITES))
 
     def _start(self) -> None:
-        """Begin with no thread in it."""
+        """Create the locks and the state of threads, as if no thread used the database."""
         self._lock, self._opening = threading.RLock(), threading.Lock()
         self._mine = _OfThread()
         self._commits = 0
 
 
 def _prepare_schema(engine: Engine) -> None:
-    """Make the tables where there are none.
+    """Create the tables if there are none.
 
     Raises
     ------
@@ -268,7 +268,7 @@ def _prepare_schema(engine: Engine) -> None:
     ):
         if engine.dialect.name == "postgresql":
             connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        if _has_tables(connection):  # another process was quicker
+        if _has_tables(connection):  # another process was faster
             return
         TableBase.metadata.create_all(connection)
         connection.execute(insert(table_of(SchemaRow)), {"version": SCHEMA})
@@ -292,7 +292,7 @@ def _has_tables(connection: Connection) -> bool:
 
 
 def _path_of(url: str) -> str | None:
-    """Return the path of an SQLite file; ``None`` where it is none, or the driver knows which."""
+    """Return the path of an SQLite file; ``None`` without one, or if only the driver knows it."""
     parsed = make_url(url)
     file = parsed.database
     if parsed.get_backend_name() != "sqlite" or in_memory(parsed) or file is None:
@@ -301,24 +301,24 @@ def _path_of(url: str) -> str | None:
 
 
 class _OfThread(threading.local):
-    """What one thread does with a database."""
+    """The state of one thread's use of a database."""
 
     depth = 0
     session: Session | None = None
     later: tuple[Callable[[], object], ...] = ()
 
 
-# Databases that are held still while the process forks, one fork at a time.
+# Databases that are locked while the process forks, one fork at a time.
 _STILL: list[Database] = []
 _FORKING = threading.Lock()
 
 
 def _before_fork() -> None:
-    """Let other threads finish what they write; SQLite does not survive a fork while open."""
+    """Let other threads finish their writes; an open SQLite database does not survive a fork."""
     _FORKING.acquire()
     _STILL[:] = _ALL
     for database in _STILL:
-        database._lock.acquire()  # noqa: SLF001 - of this very module
+        database._lock.acquire()  # noqa: SLF001 - in its own module
         if database._sqlite and not database.in_memory:  # noqa: SLF001
             database.close()
 
@@ -330,7 +330,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Leave connections to the parent, which goes on with them."""
+    """Leave the connections to the parent, which goes on using them."""
     global _FORKING  # noqa: PLW0603
     _FORKING = threading.Lock()
     for database in _STILL:

@@ -1,4 +1,4 @@
-"""Names of tenants: kept and compared as they are, or refused."""
+"""Checks of namespaces, the names of tenants: stored and compared unchanged, or refused."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from ragshield_core.model.arguments import kind_of
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import printable
 
-# Characters: those of the columns.
+# Most characters of a name, as in the columns, and most that a message shows.
 LONGEST = 200
 SHOWN = 60
-# Control characters, halves of pairs, and what no standard assigns.
+# Control characters, halves of surrogate pairs, and unassigned characters.
 UNKEPT = frozenset({"Cc", "Cs", "Cn"})
 
 
 def checked_namespace(name: object) -> str:
-    """Return the name of a tenant, if every database keeps it as it is.
+    """Return the name of a tenant, if every database stores it unchanged.
 
-    Two names are one tenant's if they are the same to the bit: those that only look alike are
-    tenants of their own, whether they differ in case or in how an accent is written.
+    Two names belong to one tenant only if they are equal to the bit: names that only look alike,
+    because they differ in case or in the encoding of an accent, are different tenants.
 
     Raises
     ------
     QuarantineError
-        If it is empty, as a setting is that was forgotten; too long; or holds control characters,
-        halves of surrogate pairs or unassigned ones.
+        If it is empty, like a forgotten setting; too long; or holds control characters, halves of
+        surrogate pairs or unassigned characters.
 
     Examples
     --------

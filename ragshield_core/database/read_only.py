@@ -1,4 +1,4 @@
-"""A database looked at from outside: nothing in it is made or written."""
+"""Read-only access to a database, which creates and writes nothing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ragshield_core.model.errors import QuarantineError
 
 @contextmanager
 def read_only(url: str) -> Iterator[Session]:
-    """Yield a session that cannot write, and sees the database as it is at one moment.
+    """Yield a session that cannot write, and sees the database at one moment.
 
     Raises
     ------
     QuarantineError
-        If the URL cannot work, or there is no such database: an SQLite file is not made.
+        If the URL cannot work, or the database does not exist: no SQLite file is created.
     """
     check_url(url)
     if not Database(url).exists():
@@ -53,9 +53,9 @@ def _begin(connection: Any) -> None:
 
 
 def _as_it_lies(url: URL) -> URL:
-    """Return a URL under which SQLite reads a file where it can make no other beside it.
+    """Return a URL with which SQLite reads a file in a folder where it cannot create another.
 
-    A file whose latest pages are in a log beside it needs nothing: some process writes it from
+    A file with its latest pages in a log beside it keeps its URL: some process writes it from
     elsewhere.
     """
     file = url.database or ""
@@ -69,9 +69,9 @@ def _as_it_lies(url: URL) -> URL:
 
 
 def _cannot_be_written(file: str) -> bool:
-    """Return whether nothing can be made beside a file: the file system or folder is read-only.
+    """Return whether no file can be created beside a file: the file system or folder is read-only.
 
-    What Windows says of a folder tells nothing.
+    Windows gives no reliable answer for a folder.
     """
     if not hasattr(os, "statvfs"):
         return False
@@ -80,7 +80,7 @@ def _cannot_be_written(file: str) -> bool:
 
 
 def _only_queries(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver would begin nothing before a query
+    connection.isolation_level = None  # the driver would not begin a transaction before a query
     cursor = connection.cursor()
     cursor.execute("PRAGMA query_only = ON")
     cursor.close()

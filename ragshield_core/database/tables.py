@@ -1,7 +1,7 @@
-"""All tables: of held entries and their log, of review cases, of what processes share.
+"""All tables: held entries and their log, review cases, and the shared state of processes.
 
-A row of most tables has a digest, over its table and all of its columns but those that say in
-:data:`UNSEALED` why they need none: see :mod:`ragshield_core.quarantine.digests`.
+In most tables each row has a digest, over its table and all of its columns except those that give a
+reason in :data:`UNSEALED`: see :mod:`ragshield_core.quarantine.digests`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-# Stands for the store of entries that belong to none in particular: a guard without a store held
-# them.
+# Store of entries that belong to no particular store, since a guard without a store held them.
 ANY_STORE = "*"
-# Bound parameters of one statement.
+# Most bound parameters of one statement.
 CHUNK = 500
-# Key of the reason why a column has no part in the digest of its row, or a table no digests: who
-# changes it changes no judgement.
+# Key of the reason why a column is not in the digest of its row, or a table has no digests: a
+# change to it changes no judgement.
 UNSEALED = "unsealed"
-# What a later screening of a held revision changes.
+# Columns that a later screening of a held revision changes.
 JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
 
 class TableBase(DeclarativeBase):
-    """Of all tables that a :class:`.Database` makes at its first use."""
+    """Base of all tables, which a :class:`.Database` creates at its first use."""
 
 
 class SchemaRow(TableBase):
@@ -42,9 +41,9 @@ class SchemaRow(TableBase):
 
 
 class ChangesRow(TableBase):
-    """How often the database was written, in one row; who writes locks it first.
+    """The number of writes to the database, in one row that every writer locks first.
 
-    SQLite, which has a lock and a counter of its own, leaves it alone.
+    SQLite does not use it, as it has a lock and a counter of its own.
     """
 
     __tablename__ = "ragshield_changes"
@@ -69,7 +68,7 @@ class HeldRow(TableBase):
             sqlite_where=sql("status = 'held'"),
             postgresql_where=sql("status = 'held'"),
         ),
-        # Answers what is listed, in its order, and counted.
+        # Serves lists, in their order, and counts.
         Index("ragshield_quarantine_status", "namespace", "status", "number", "store"),
         Index("ragshield_quarantine_document", "namespace", "document"),
         Index("ragshield_quarantine_print", "namespace", "fingerprint"),
@@ -81,7 +80,7 @@ class HeldRow(TableBase):
     entry_id: Mapped[str] = mapped_column(Text)
     fingerprint: Mapped[str] = mapped_column(String(32))
     status: Mapped[str] = mapped_column(String(16))
-    text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
+    text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, because it may hold a NUL
     vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
     label: Mapped[str | None] = mapped_column(Text)
     lineage: Mapped[str | None] = mapped_column(Text)
@@ -93,7 +92,7 @@ class HeldRow(TableBase):
     held_by: Mapped[str] = mapped_column(Text)
     reviewed_at: Mapped[str | None] = mapped_column(String(32))
     reviewed_by: Mapped[str | None] = mapped_column(Text)
-    document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see rows.py
+    document: Mapped[str | None] = mapped_column(Text)  # the document it is part of, see rows.py
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
@@ -103,9 +102,9 @@ class LogRow(TableBase):
     __tablename__ = "ragshield_audit_log"
     __table_args__ = (
         Index("ragshield_audit_log_held", "held_number", "seq"),
-        # Answers what was done with an entry.
+        # Serves the history of an entry.
         Index("ragshield_audit_log_entry", "namespace", "entry_id", "seq"),
-        # Answers at every write and read whether a rule was made or revoked since.
+        # Shows at every write and read whether a rule was made or revoked since.
         Index(
             "ragshield_audit_log_rule",
             "seq",
@@ -123,12 +122,12 @@ class LogRow(TableBase):
     actor: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
-    held_number: Mapped[int | None]  # of the row that it tells of
+    held_number: Mapped[int | None]  # of the held row that this line is about
     held_digest: Mapped[str | None] = mapped_column(String(64))  # of that row; none if it is gone
     key_name: Mapped[str | None] = mapped_column(String(16))
-    rule_number: Mapped[int | None]  # of the rule that it tells of
+    rule_number: Mapped[int | None]  # of the rule that this line is about
     rule_digest: Mapped[str | None] = mapped_column(String(64))  # of that row
-    # Where the journal of the namespace was; in a line of a snapshot, that of the snapshot.
+    # Position of the namespace's journal; in a line about a snapshot, position of the snapshot.
     journal_position: Mapped[int | None] = mapped_column(BigInteger)
 
 
@@ -153,7 +152,7 @@ class RuleRow(TableBase):
 
 
 class IndexedRow(TableBase):
-    """An entry that an indexing run brought, and that was held."""
+    """A held entry of an indexing run."""
 
     __tablename__ = "ragshield_indexed"
     __table_args__ = (
@@ -168,10 +167,10 @@ class IndexedRow(TableBase):
 
 
 class CaseRow(TableBase):
-    """Entries that are judged together; told from the entries, see ``grouping.py``."""
+    """A review case: entries that are reviewed together, grouped by ``grouping.py``."""
 
     __tablename__ = "ragshield_case"
-    # Answers a page of the queue in each of its orders.
+    # Serve a page of the queue in each of its orders.
     __table_args__ = (
         Index("ragshield_case_severity", "namespace", "is_open", "rank", "rarity", "number"),
         *(
@@ -188,7 +187,7 @@ class CaseRow(TableBase):
     n_released: Mapped[int]
     n_confirmed: Mapped[int]
     n_members: Mapped[int]
-    rank: Mapped[int]  # its severity, by how early it comes in the queue: of ``grouping.RANKS``
+    rank: Mapped[int]  # its severity as a position in the queue, see ``grouping.RANKS``
     rarity: Mapped[float]  # of its strongest finding, see ``grouping.rarity_of``
     opened_at: Mapped[str] = mapped_column(String(32))
     latest_at: Mapped[str] = mapped_column(String(32))
@@ -198,12 +197,12 @@ class CaseRow(TableBase):
 
 
 class MemberRow(TableBase):
-    """To which case an entry belongs that is or was held."""
+    """The case of an entry that is or was held."""
 
     __tablename__ = "ragshield_case_member"
     __table_args__ = (
         Index("ragshield_case_member_case", "case_number", "number"),
-        # Answers which case has a copy, however many entries of it were released.
+        # Finds the case of a copy, even after many of its entries were released.
         Index("ragshield_case_member_wording", "namespace", "wording", "store", "tells"),
         Index("ragshield_case_member_source", "namespace", "source"),
     )
@@ -217,23 +216,23 @@ class MemberRow(TableBase):
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
     rarity: Mapped[float]  # of its strongest finding; 0 for unknown
     detectors: Mapped[str] = mapped_column(Text)  # as of the case
-    searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
+    searched: Mapped[str] = mapped_column(Text)  # id and beginning of the text, case folded
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class HeadRow(TableBase):
-    """Where the journal of a namespace stands."""
+    """The head of a namespace's journal."""
 
     __tablename__ = "ragshield_journal_heads"
 
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger)  # of the last event; 0 before the first
     pruned: Mapped[int] = mapped_column(BigInteger)  # events up to here are in snapshots only
-    pending: Mapped[int]  # how many events are
-    tickets: Mapped[int] = mapped_column(  # the last that was drawn
+    pending: Mapped[int]  # number of pending events
+    tickets: Mapped[int] = mapped_column(  # the last ticket drawn
         BigInteger, info={UNSEALED: "the order in which writers wait"}
     )
-    key_name: Mapped[str | None] = mapped_column(String(16))  # of all digests of the namespace
+    key_name: Mapped[str | None] = mapped_column(String(16))  # key of the namespace's digests
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
@@ -249,13 +248,13 @@ class JournalRow(TableBase):
     at: Mapped[float] = mapped_column(  # seconds since 1970, by the database's clock
         Double, info={UNSEALED: "a time that people are shown"}
     )
-    content: Mapped[str] = mapped_column(Text)  # JSON in ASCII: any text, halves of pairs as well
+    content: Mapped[str] = mapped_column(Text)  # JSON in ASCII, which keeps halves of pairs, too
     arrays: Mapped[bytes] = mapped_column(LargeBinary)
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class PendingRow(TableBase):
-    """An event that is intended: its writer has not closed it yet."""
+    """A pending event: its writer has not closed it yet."""
 
     __tablename__ = "ragshield_journal_pending"
 
@@ -266,7 +265,7 @@ class PendingRow(TableBase):
 
 
 class WriterRow(TableBase):
-    """A process that takes part."""
+    """A process that writes to the journal of a namespace."""
 
     __tablename__ = "ragshield_journal_writers"
     __table_args__ = ({"info": {UNSEALED: "who is alive, and waits: others wait, or take over"}},)
@@ -283,12 +282,12 @@ class StoreRow(TableBase):
     __tablename__ = "ragshield_stores"
 
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
-    name: Mapped[str] = mapped_column(Text)  # as what is held says on its way to which store it was
+    name: Mapped[str] = mapped_column(Text)  # the name that HeldRow.store has as well
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class SnapshotRow(TableBase):
-    """A snapshot of what a guard has learned."""
+    """A snapshot of a guard's state."""
 
     __tablename__ = "ragshield_snapshots"
     __table_args__ = (Index("ragshield_snapshots_position", "namespace", "position"),)
@@ -315,7 +314,7 @@ class ChunkRow(TableBase):
 
 
 class BaselineRow(TableBase):
-    """The answers and rankings of a suite of canaries while the knowledge base was right."""
+    """The baseline of a suite of canaries: its answers and rankings, believed clean."""
 
     __tablename__ = "ragshield_canary_baseline"
     __table_args__ = (
@@ -346,21 +345,21 @@ class CheckRow(TableBase):
 
 
 def table_of(mapped: type[TableBase]) -> Table:
-    """Return the bare table of a mapped class: many rows go in quicker without objects."""
+    """Return the bare table of a mapped class: inserting many rows is faster without objects."""
     return cast("Table", mapped.__table__)
 
 
 def chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield as many at a time as one statement takes."""
+    """Yield items in chunks of the size that one statement takes."""
     return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
 
 
 def checked(column: Any) -> ColumnElement[Any]:
-    """Return a column by which rows are checked, and never looked up.
+    """Return a column that filters rows, but that no index look-up may use.
 
-    SQLite, which keeps no figures of its tables, takes ten rows to be of one tenant: it would
-    rather go through all of a tenant's than look up twenty by their numbers, and through all of one
-    status than through the members of a case.
+    SQLite keeps no statistics of its tables, and assumes ten rows per tenant: it would scan all
+    rows of a tenant instead of looking up twenty by number, and all rows of a status instead of the
+    members of a case.
 
     Examples
     --------
