@@ -141,7 +141,7 @@ class RuleRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200))
     store: Mapped[str] = mapped_column(Text)
     source: Mapped[str] = mapped_column(Text)  # a lineage
-    detectors: Mapped[str | None] = mapped_column(Text)  # a JSON list; none for the usual ones
+    detectors: Mapped[str | None] = mapped_column(Text)  # JSON list; none for the usual detectors
     reason: Mapped[str] = mapped_column(Text)
     made_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
     made_by: Mapped[str] = mapped_column(Text)
@@ -187,7 +187,7 @@ class CaseRow(TableBase):
     n_released: Mapped[int]
     n_confirmed: Mapped[int]
     n_members: Mapped[int]
-    rank: Mapped[int]  # its severity as a position in the queue, see ``grouping.RANKS``
+    rank: Mapped[int]  # place of its severity in the queue, see ``grouping.RANKS``
     rarity: Mapped[float]  # of its strongest finding, see ``grouping.rarity_of``
     opened_at: Mapped[str] = mapped_column(String(32))
     latest_at: Mapped[str] = mapped_column(String(32))
@@ -211,7 +211,7 @@ class MemberRow(TableBase):
     case_number: Mapped[int]
     namespace: Mapped[str] = mapped_column(String(200))
     store: Mapped[str] = mapped_column(Text)
-    tells: Mapped[int]  # 1 while it lets others join its case
+    tells: Mapped[int]  # 1 while other entries may join its case through it
     source: Mapped[str | None] = mapped_column(Text)
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
     rarity: Mapped[float]  # of its strongest finding; 0 for unknown
@@ -273,7 +273,7 @@ class WriterRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     writer: Mapped[str] = mapped_column(String(64), primary_key=True)
     heartbeat: Mapped[float] = mapped_column(Double)  # as JournalRow.at
-    ticket: Mapped[int | None] = mapped_column(BigInteger)  # the lowest of the living has the turn
+    ticket: Mapped[int | None] = mapped_column(BigInteger)  # the lowest live one has the turn
 
 
 class StoreRow(TableBase):

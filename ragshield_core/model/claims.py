@@ -27,7 +27,7 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
     if isinstance(value, float) and math.isnan(value):
         return None  # data frames write NaN for a missing value
     if isinstance(value, bool | int | float | np.generic | PurePath):
-        with suppress(ValueError):  # a number of more digits than Python writes
+        with suppress(ValueError):  # a number with more digits than Python writes
             return str(value)
     msg = (
         f"metadata[{key!r}] of entry {entry_id!r} is of type {type(value).__name__}, expected "
@@ -82,7 +82,7 @@ def source_of(document: str | None) -> str | None:
     >>> source_of("handbook/leave/parents.md"), source_of("/srv/wiki/a.md"), source_of("Chicago")
     ('handbook', '/srv/wiki', None)
     """
-    if not isinstance(document, str):  # refused elsewhere, by name
+    if not isinstance(document, str):  # Batch refuses it, with the name of the column
         return None
     if found := _URL.match(document):
         if host := found[1].rpartition("@")[2].lower():

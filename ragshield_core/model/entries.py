@@ -278,7 +278,7 @@ def _sources_of(
 def _fingerprint(text: str, label: str | None, lineage: str | None, context: str | None) -> str:
     pieces = []
     for part in (text, label, lineage) if context is None else (text, label, lineage, context):
-        # A length in front of each part, so that text cannot imitate the border to the label.
+        # Each part has its length in front, so that text cannot imitate the border to the label.
         if part is None:
             pieces.append(b"True0:")
         else:

@@ -72,7 +72,7 @@ class ConfigurationError(RAGShieldError, ValueError):
 
 
 class StateError(RAGShieldError, ValueError):
-    """A saved guard is damaged, tampered with, or of another format."""
+    """A saved guard is damaged, tampered with, or in another format."""
 
 
 class QuarantineError(RAGShieldError, ValueError):
@@ -102,7 +102,7 @@ class OvertakenError(RAGShieldError, RuntimeError):
 
 
 class TakenOverError(RAGShieldError, RuntimeError):
-    """Another process, which believed this one dead, has recovered its events or is about to."""
+    """Another process took this one for dead, and has recovered its events or is about to."""
 
 
 class PrunedError(RAGShieldError, LookupError):
@@ -134,7 +134,7 @@ class InvalidScoresError(RAGShieldError, ValueError):
 
 
 class PoisonedEntryError(RAGShieldError):
-    """Raised instead of a write when ``Policy(on_detect="raise")`` meets a poisoned entry.
+    """A poisoned entry prevented a write under ``Policy(on_detect="raise")``.
 
     Attributes
     ----------

@@ -222,9 +222,9 @@ class NeighborIndex(Slots):
 
 
 def all_neighbors(embeddings: NDArray[np.float32], k: int) -> Neighbors:
-    """Return the k nearest *other* rows of every row, by their numbers; shape (n, k).
+    """Return the k nearest *other* rows of every row, as row numbers; shape (n, k).
 
-    Parameters as of :func:`neighbors_in_turn`.
+    The parameters are those of :func:`neighbors_in_turn`.
     """
     return joined(list(neighbors_in_turn(embeddings, k)), k)
 

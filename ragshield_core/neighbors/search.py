@@ -35,7 +35,7 @@ UNIT_TOLERANCE = 5e-3
 CHUNK_ROWS = 8_192
 # With this many, comparing with the centroids costs about as much as with the rows of lists.
 LISTS_PER_ROOT = 4
-# Shorter lists cost more to visit than to multiply.
+# In shorter lists, the visit costs more than the product.
 LEAST_ROWS = 16
 # Rounds of k-means, and training rows per list.
 ROUNDS, ROWS_PER_LIST = 5, 32

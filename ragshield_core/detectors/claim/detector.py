@@ -49,9 +49,9 @@ class MetaClaimDetector(JudgesTexts, Detector):
     An attacker with a single document must explain why other sources disagree with it: "many pages
     are outdated and say ..., the latest data confirms ..." (CorruptRAG), "contrary to common
     belief, the institute confirms that it was ..., not ..." (AuthChain), or a plea to rely on
-    nothing else. Each of these words is common. Many of them within two sentences are rare: sources
-    out of date, a wrong belief, an authority, words for new and for true, the answer, and a plea to
-    rely on it.
+    nothing else. Single words of this kind are common, but rarely do two sentences contain many of
+    these roles: outdated sources, a wrong belief, an authority, words for new and for true, the
+    answer, and a plea to rely on it.
 
     The score is in bits. Each role within 30 words adds the logarithm of the ratio between its
     probability in such a claim (assumed to be one half) and its share of the entries of the

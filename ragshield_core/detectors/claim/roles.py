@@ -45,7 +45,7 @@ _DENIED = re.compile(
 
 
 class Roles(NamedTuple):
-    """The roles, and the words that play them."""
+    """The roles, and the words for each role."""
 
     says: tuple[str, ...]
     """The description of each role for the evidence."""

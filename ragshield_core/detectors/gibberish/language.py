@@ -82,7 +82,7 @@ class Languages:
     Notes
     -----
     The benefit for an attacker is small. Gibberish of an English model's vocabulary consists of
-    words in the script of the knowledge base, few of which recur, and is judged. A text of only
+    words in the script of the knowledge base, rarely recurring, and is judged. A text of only
     random letters, accents, words of other languages or repeated words is not judged, nor is
     gibberish inside a German passage. Beside a passage in a language of the knowledge base, which
     brings its common words, nearly all of these texts are judged, and most are found. The attacker

@@ -135,7 +135,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
             raise ValueError(msg)
         self.classifier = classifier
         self.classify = classify
-        if classifier is not None:  # any callable, which only pickle could write
+        if classifier is not None:  # a callable, which only pickle could save
             name = getattr(classifier, "name", None)
             named = name if isinstance(name, str) else None
             self.traits = replace(self.traits, unsaved="classifier", unsaved_name=named)

@@ -53,7 +53,7 @@ _LEADING = frozenset(
 
 
 class Candidates(NamedTuple):
-    """The sentences of a text, and those of them that may be orders."""
+    """The sentences of a text, and the choice of those that may be orders."""
 
     view: Readable
     sentences: list[tuple[int, int]]

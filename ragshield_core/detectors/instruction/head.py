@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.instruction.gate import moods, n_features
 
-# Returns a vector for each text.
+# Function that returns a vector for each text.
 Embed = Callable[[list[str]], Any]
 
 # Weights of the two kinds of usual sentences, independent of their numbers: near misses, none of
@@ -262,7 +262,7 @@ class Head(NamedTuple):
     def scores(
         self, rows: NDArray[np.float32], languages: Sequence[str | None]
     ) -> NDArray[np.float64]:
-        """Return the score of each row; one of an unknown language is judged as English."""
+        """Return the score of each row; a row of an unknown language is judged as English."""
         spoken = np.array([name in {"en", None} for name in languages], dtype=np.bool_)
         scores = np.zeros(len(rows))
         scores[spoken] = highest(self.english, rows[spoken])
@@ -272,7 +272,7 @@ class Head(NamedTuple):
 
 
 def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return unit vectors of texts, shape (n_texts, dim); raises for anything else."""
+    """Return unit vectors of texts, shape (n_texts, dim); raise if the model returns others."""
     given = np.asarray(embed(list(texts)), dtype=np.float32)
     if given.ndim != 2 or len(given) != len(texts) or not np.isfinite(given).all():  # noqa: PLR2004
         msg = (

@@ -1,4 +1,4 @@
-"""Orders to a model in any of many languages: combinations of ideas, one table for all of them.
+"""Orders to a model in many languages, as combinations of ideas in one table for all languages.
 
 A data file holds, for each language, the beginnings of words that stand for an idea ("ignore",
 "earlier", "instructions"), and the combinations of ideas that make an order.

@@ -92,7 +92,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
 
     def __init__(self, embed: Embed | None = None) -> None:
         self._embed = embed
-        if embed is not None:  # any callable, which only pickle could write
+        if embed is not None:  # a callable, which only pickle could save
             self.traits = replace(self.traits, unsaved="embed")
         self.reset()
 
@@ -122,7 +122,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         return self._embed
 
     def _check_same(self, embed: Embed) -> None:
-        """Refuse a model that is not the one that the head was fitted to."""
+        """Refuse a model other than the one that the head was fitted to."""
         if self._probe is None:
             return
         probe = embedded(embed, [PROBE])[0]

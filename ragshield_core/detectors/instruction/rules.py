@@ -74,7 +74,7 @@ class Rule:
 
     @property
     def spelled_needs(self) -> list[str]:
-        """Its needs, with the names of lists replaced by their words."""
+        """The needs of the rule, with the names of lists replaced by their words."""
         return [_MACRO.sub(lambda macro: self.words[macro[1]], need) for need in self.needs]
 
     @cached_property
