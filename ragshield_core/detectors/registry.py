@@ -250,10 +250,10 @@ def check_detectors(
         if isinstance(one, takes.bases) or (is_class and classes):
             continue
         if is_class:
-            what = f"the class {one.__name__}, expected an instance: {one.__name__}()"  # type: ignore[attr-defined]
+            given = f"the class {one.__name__}, expected an instance: {one.__name__}()"  # type: ignore[attr-defined]
         else:
-            what = f"a {type(one).__name__}, expected a detector such as LabelCentroidDetector()"
-        msg = f"detectors[{row}] is {what}."
+            given = f"a {type(one).__name__}, expected a detector such as LabelCentroidDetector()"
+        msg = f"detectors[{row}] is {given}."
         raise TypeError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
+"""Base classes of detectors, and the evidence that they return."""
 
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,

@@ -81,7 +81,7 @@ class Detector(ABC):
 
     @abstractmethod
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return why the given rows of ``batch`` have the scores they have."""
+        """Return the evidence for the scores of the given rows of ``batch``."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -238,7 +238,7 @@ class Audits(Detector):
         return self.default_threshold
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return why rows have the scores that :meth:`audit` gave them."""
+        """Return the evidence for the scores that :meth:`audit` gave to rows."""
         return self.explain(entries, rows)
 
 
@@ -279,7 +279,7 @@ class GroupDetector(Overlooks, DoubtsSample, Detector):
 
     @abstractmethod
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
-        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        """Return the evidence for entries that :meth:`retroactive` named, with their new score."""
 
     @abstractmethod
     def trust(self, ids: Sequence[str]) -> None:
@@ -314,7 +314,7 @@ def learns(detector: object) -> bool:
 
 
 def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:
-    """Return the score of each entry, shape (n_entries,); NaN where it cannot be judged."""
+    """Return the score of each entry, shape (n_entries,); NaN for one that cannot be judged."""
     unjudged = detector.unjudged(batch)
     rows = [row for row in range(len(batch)) if row not in unjudged]
     scores = np.full(len(batch), np.nan)
@@ -374,6 +374,6 @@ def audited(detector: Detector, entries: Batch, seed: int = 0) -> NDArray[np.flo
 
 
 def explained_audit(detector: Detector, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
-    """Return why rows have the scores that :func:`audited` gave them."""
+    """Return the evidence for the scores that :func:`audited` gave to rows."""
     explain = detector.explain_audit if isinstance(detector, Audits) else detector.explain
     return explain(entries, rows)

@@ -119,7 +119,7 @@ class JudgesTexts(ABC):
 
     @abstractmethod
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
-        """Return why each text has its score."""
+        """Return the evidence for the score of each text."""
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the larger of the scores of each entry's text and context, (n_entries,)."""

@@ -148,7 +148,7 @@ class RetrievalDetector(ABC):
 
     @abstractmethod
     def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
-        """Return why the given passages have the scores they have."""
+        """Return the evidence for the scores of the given passages."""
 
     def skip_reason(self, retrieved: RetrievedSet) -> str | None:
         """Return the reason if this detector cannot judge this set."""

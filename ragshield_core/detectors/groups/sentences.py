@@ -48,13 +48,13 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     if why in COPIES:
         lists = overlay.lists.take(np.array([row]))
         copies = names(lists.slots[copies_in(overlay, lists, COPIES[why])].tolist())
-        what, how = "the same text", f"{len(copies)} other copies"
+        shared, how = "the same text", f"{len(copies)} other copies"
         if why == "parts":
-            what = "much of the same text"
+            shared = "much of the same text"
             how = f"at least {COPIES[why].copied:.0%} of it, {len(copies)} times"
         return Evidence(
             sentence=(
-                f"flooding: {judgement.lineages[why][row]} other documents bring {what} at the "
+                f"flooding: {judgement.lineages[why][row]} other documents bring {shared} at the "
                 f"same time, and it is new here ({how})"
             ),
             related_ids=copies,

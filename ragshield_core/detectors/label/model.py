@@ -379,7 +379,7 @@ class LabelModelDetector(KnowsLabels):
     # Judging
 
     def _fitted(self) -> _Model:
-        if self._model is None:  # then no entry can be judged, and check_judged has said so
+        if self._model is None:  # unreachable: check_judged has refused every entry
             msg = f"{self.name} has no model yet."
             raise RuntimeError(msg)
         return self._model

@@ -47,9 +47,9 @@ class TriggerPhraseDetector(GroupDetector):
     n-grams of the knowledge base that are as frequent: chance reaches 2 in one batch of a hundred.
 
     An entry has the score of its most suspicious n-gram. The holders of the most suspicious n-gram
-    are then set aside, and the other entries are judged by the rest, so that an innocent entry is
-    not condemned for a common part of a planted phrase. Parts of a found phrase are corrected for
-    each other only, which finds entries that changed one of its words.
+    are then set aside, and the others are judged by the remaining n-grams, so that an innocent
+    entry is not condemned for a common part of a planted phrase. Parts of a found phrase are tested
+    among each other only, which finds entries that changed one of its words.
 
     Only those recent entries count that could carry a planted phrase. They are like the knowledge
     base except for the phrase: their nearest stored entry is as near, and their pairs of words are

@@ -146,7 +146,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         self._overlooked = frozenset(ids)
 
     def learn(self, entries: Batch) -> None:
-        """Note the entries that are among the nearest of a query."""
+        """Note the entries that are among the nearest to a query."""
         if self._heads is None:
             self._heads = [{} for _ in self.queries]
         self._thresholds = None

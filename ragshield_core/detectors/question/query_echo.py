@@ -131,14 +131,14 @@ class QueryEchoDetector(RetrievalDetector):
         found = []
         for row in rows:
             if asked[row] > repeated[row]:
-                what = f"it asks and answers what the query of {n_words} words is about"
+                sentence = f"it asks and answers what the query of {n_words} words is about"
             else:
-                what = (
+                sentence = (
                     f"it repeats {echoes[row]:.0%} of the {n_words} words of the query, in its "
                     "order or close to it"
                 )
             score = echoes[row] * factors[row]
-            found.append(Evidence(sentence=f"{what} (score {score:.2f})"))
+            found.append(Evidence(sentence=f"{sentence} (score {score:.2f})"))
         return found
 
     def _both(self, retrieved: RetrievedSet) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
