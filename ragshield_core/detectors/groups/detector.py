@@ -341,7 +341,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         return judgement.scores
 
     def audit_threshold(self, fpr: float) -> float:
-        """Return an estimate of the surprisal that one entry in ``1 / fpr`` reaches."""
+        """Return the estimated surprisal that one entry in ``1 / fpr`` reaches: no guarantee."""
         return audit_threshold(fpr) if self.rule == "groups" else self.default_threshold
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
