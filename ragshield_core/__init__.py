@@ -32,7 +32,7 @@ __all__ = [
     "screen_retrieved",
 ]
 
-# Where each is: only what is used is imported.
+# Module of each name: only used modules are imported.
 _HOMES = {
     **dict.fromkeys(("Batch", "Entry"), "model.entries"),
     **dict.fromkeys(("Decision", "Finding", "Report", "Verdict"), "model.findings"),

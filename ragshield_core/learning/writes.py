@@ -39,7 +39,7 @@ class Writes:
     :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
     """
 
-    shared = False  # whether other processes learn what this guard learns: True if it was opened
+    shared = False  # whether other processes learn these entries, too: True if it was opened
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine

@@ -54,7 +54,7 @@ def sign(
         Path | None, typer.Option("--output", "-o", help="Default: REPORT.intoto.json.")
     ] = None,
 ) -> None:
-    """Write a signed statement: what was scanned, when, by what, with which result."""
+    """Sign a statement of the scanned data, the time, the version and the result."""
     signing = private_key(key)
     statement = statement_of(bytes_of(report), str(report))
     path = output or report.with_suffix(".intoto.json")

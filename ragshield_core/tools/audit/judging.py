@@ -19,7 +19,7 @@ from ragshield_core.model.support import Support
 from ragshield_core.screening.screening import findings_of
 from ragshield_core.tools.audit.report import ScanReport
 
-# A person can read this many findings, whatever the rate.
+# A person can read this many findings, at any rate.
 FEW = 20
 # Thresholds from the knowledge base itself keep the rate in expectation: no entries follow.
 EXPECTED = 0.5
