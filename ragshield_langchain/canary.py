@@ -94,7 +94,7 @@ class Store(KnowledgeBase):
     def search(
         self, queries: Sequence[str], vectors: Vectors | None, k: int
     ) -> list[list[Passage]]:
-        """Return the k nearest documents of each query, by vector where the store can."""
+        """Return the k nearest documents of each query, by vector if the store can."""
         found: list[list[Passage]] = []
         for row, query in enumerate(queries):
             documents = None

@@ -216,9 +216,9 @@ def _forget_decided(
     store: GuardedVectorStore,
 ) -> None:
     """Remove notes on documents that need no decision: recorded, or judged poisoned."""
-    open_still = (Status.HELD, Status.RELEASED)  # a released one may wait for others
+    undecided = (Status.HELD, Status.RELEASED)  # a released one may wait for others
     some = store.quarantine.prints(ids=noted)
-    waiting = {one.id for one in some if one.status in open_still}.difference(_ids(live))
+    waiting = {one.id for one in some if one.status in undecided}.difference(_ids(live))
     waiting |= store.quarantine.held_ids(noted)
     decided = [entry_id for entry_id in noted if entry_id not in waiting]
     store.quarantine.indexes.forget(decided, records.namespace)
@@ -345,7 +345,7 @@ class _Run(RecordManager, VectorStore):
     @synchronous
     def add_documents(self, documents: list[Document], **kwargs: Any) -> Steps[list[str]]:
         """Write documents, except those of a source's new version, which waits for all of them."""
-        self.how = {**kwargs, "ids": None}  # as documents have them
+        self.how = {**kwargs, "ids": None}  # documents have their own ids
         groups = _groups(documents, self.source_id_key)
         unknown = _known(groups) if self.replaces else []
         unknown = [source for source in unknown if source not in self.recorded_sources]
@@ -448,7 +448,7 @@ class _Run(RecordManager, VectorStore):
                 held = one.status in (Status.HELD, Status.CONFIRMED)
                 waits = lacks_vector(one) or is_part(one)
                 stands[one.id] = stands.get(one.id, True) and held and not waits
-        found = {entry_id for entry_id, as_it_is in stands.items() if as_it_is}
+        found = {entry_id for entry_id, unchanged in stands.items() if unchanged}
         for entry_id in found:
             self._is_held(entry_id, given[entry_id])
         self.absent |= found

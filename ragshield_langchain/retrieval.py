@@ -207,7 +207,7 @@ class PoisonFilter(BaseDocumentCompressor):
     @property
     def _keys(self) -> MetadataKeys:
         if isinstance(self.store, GuardedVectorStore):
-            return self.store.keys  # as it holds documents by these
+            return self.store.keys  # the keys by which it holds documents
         return MetadataKeys.of(self.label_key, self.lineage_key, self.prompt_keys)
 
     def _stored_vectors(self, columns: Retrieved[Document]) -> dict[int, Any]:

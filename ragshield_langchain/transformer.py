@@ -30,9 +30,9 @@ class PoisonGuard(BaseDocumentTransformer):
     """Pass documents on, without those that the guard quarantines.
 
     This is for stores that cannot be wrapped in a
-    :class:`~ragshield_langchain.GuardedVectorStore`. A guarded store needs less: it learns stored
-    documents, recalls those that later documents incriminate, and embeds once. The documents passed
-    on are the very objects that came in.
+    :class:`~ragshield_langchain.GuardedVectorStore`. A guarded store does the same with less work:
+    it learns stored documents, recalls those that later documents incriminate, and embeds once. The
+    documents passed on are the very objects that came in.
 
     Parameters
     ----------

@@ -527,7 +527,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         TypeError
             If ``inner`` or ``guard`` is missing.
         """
-        store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
+        store = cls(_checked_store(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
         store.add_texts(list(texts), metadatas, ids)
         return store
 
@@ -544,7 +544,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         **settings: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, without blocking the event loop."""
-        store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
+        store = cls(_checked_store(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
         await store.aadd_texts(list(texts), metadatas, ids=ids)  # type: ignore[arg-type]
         return store
 
@@ -726,7 +726,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             raise
 
 
-def _there(inner: VectorStore | None, guard: Guard | None) -> VectorStore:
+def _checked_store(inner: VectorStore | None, guard: Guard | None) -> VectorStore:
     """Return the store that texts go into; refuse if it or its guard is missing."""
     if inner is None or guard is None:
         msg = (

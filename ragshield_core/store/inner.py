@@ -49,11 +49,11 @@ async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> 
     """Run work in a thread, from which the store inside may still use this loop."""
     loop = asyncio.get_running_loop()
 
-    def there() -> T:
+    def in_context() -> T:
         CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
         return work()
 
-    return await loop.run_in_executor(executor, copy_context().run, there)
+    return await loop.run_in_executor(executor, copy_context().run, in_context)
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]]) -> T:

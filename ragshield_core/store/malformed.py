@@ -38,7 +38,7 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 T = TypeVar("T")
 
-# One vector per entry; None where there is none.
+# One vector per entry; None for an entry without one.
 Vectors = NDArray[Any] | Sequence[Any]
 
 # Columns with the same name here and in a batch.
@@ -146,7 +146,7 @@ class Sifted:
         return replace(self, batch=batch)
 
     def without(self, unfit: Mapping[int, str]) -> Sifted:
-        """Return a copy with further malformed entries, by row of the batch, from a store say."""
+        """Return a copy with further malformed entries, by row of the batch, e.g. from a store."""
         if not unfit:
             return self
         reasons = {

@@ -167,7 +167,7 @@ def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
 def store_of(database: Database, namespace: str, name: str, digests: Digests) -> str:
     """Return the name of a namespace's store: the first one recorded, else ``name``."""
 
-    def there(session: Session) -> str | None:
+    def recorded(session: Session) -> str | None:
         query = select(table_of(StoreRow)).where(StoreRow.namespace == namespace)
         row = session.execute(query).mappings().one_or_none()
         if row is not None and not digests.match(StoreRow, row):
@@ -175,12 +175,12 @@ def store_of(database: Database, namespace: str, name: str, digests: Digests) ->
         return None if row is None else str(row["name"])
 
     with database.read() as session:
-        found = there(session)
+        found = recorded(session)
     if found is not None:
         return found
 
     def work(session: Session) -> str:
-        first = there(session)
+        first = recorded(session)
         if first is None:
             row = {"namespace": namespace, "name": name}
             row["digest"] = digests.of(StoreRow, row)

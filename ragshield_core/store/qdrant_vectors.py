@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
     client: Any  # synchronous
     collection: str
-    vector: str  # name of the dense vectors; empty where they have none
+    vector: str  # name of the dense vectors; empty if they have none
     payload: tuple[str, ...] = ()  # keys of the entry's id, if the point's id is another
 
 

@@ -44,7 +44,7 @@ class Reconciliation:
     n_stored, n_known
         Numbers of entries in the store, and of entries known to the guard, at the comparison.
     unguarded
-        Ids of entries that the store has and the guard does not know, so that none was judged.
+        Ids of entries that the store has and the guard does not know: these were never judged.
     changed
         Ids of entries whose text or claims in the store differ from those that the guard knows.
     missing
@@ -129,13 +129,13 @@ def reconciled(
     found = _compared(keeper)
     adopted: list[str] = []
     held: list[str] = []
-    for part in _parts(_of((*found.unguarded, *found.changed), adopt)):
+    for part in _parts(_selected((*found.unguarded, *found.changed), adopt)):
         learned, suspicious = _adopted(keeper, part)
         adopted += learned
         held += suspicious
     forgotten: list[str] = []
     wanted = found.missing if forget is True else (*found.missing, *found.released)
-    for part in _parts(_of(wanted, forget)):
+    for part in _parts(_selected(wanted, forget)):
         forgotten += _forget_lost(keeper, part)
     if adopted or held or forgotten:
         logger.warning(
@@ -371,7 +371,7 @@ def _forget_lost(keeper: Keeper[Any], ids: Sequence[str]) -> list[str]:
         writes.give_up_turn(turn)
 
 
-def _of(found: Sequence[str], chosen: Chosen) -> list[str]:
+def _selected(found: Sequence[str], chosen: Chosen) -> list[str]:
     """Return the chosen ids among those that were found."""
     if isinstance(chosen, bool):
         return list(found) if chosen else []

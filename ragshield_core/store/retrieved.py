@@ -51,7 +51,7 @@ class Retrieved(NamedTuple, Generic[Item]):
             if entry_id in taken:
                 made.doubtful.append(row)
                 entry_id = f"{entry_id}#{number}"
-                while entry_id in taken:  # pragma: no cover - somebody names passages like this
+                while entry_id in taken:  # pragma: no cover - if passages are named like this
                     entry_id += "#"
             taken.add(entry_id)
             made.ids.append(entry_id)

@@ -48,7 +48,7 @@ def done(steps: Steps[T]) -> T:
             answer, error = None, None
             try:
                 answer = step.work()
-            except Exception as raised:  # noqa: BLE001 - handed to the operation
+            except Exception as raised:  # noqa: BLE001 - passed to the operation
                 error = raised
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
@@ -64,7 +64,7 @@ async def adone(steps: Steps[T]) -> T:
             try:
                 work = partial(asyncio.to_thread, step.work) if step.awork is None else step.awork
                 answer = await work()
-            except Exception as raised:  # noqa: BLE001 - handed to the operation
+            except Exception as raised:  # noqa: BLE001 - passed to the operation
                 error = raised
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

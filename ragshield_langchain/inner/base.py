@@ -165,5 +165,5 @@ class InnerStore(inner.StoreAccess[Document]):
         return document
 
     def _inward(self, ids: Sequence[str]) -> list[Any]:
-        """Return ids as the store knows them."""
+        """Return the store's own ids for entry ids."""
         return list(ids)

@@ -164,12 +164,12 @@ class PGVectorStoreInner(PostgresRows):
     def _run(self, work: Callable[[Any], T]) -> T:
         """Run ``work`` in one transaction."""
 
-        async def there() -> T:
+        async def transaction() -> T:
             async with self._inside.engine.begin() as connection:
                 answer: T = await connection.run_sync(work)
                 return answer
 
-        return self._wait(there)
+        return self._wait(transaction)
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop of the connections."""

@@ -282,12 +282,12 @@ class PostgresInner(PostgresRows):
         if not self._store.async_mode or loop is None:
             return super().near(vector, k)
 
-        async def there() -> list[Document]:
+        async def search() -> list[Document]:
             await self._prepared()
             found: list[Document] = await self._store.asimilarity_search_by_vector(vector, k=k)
             return found
 
-        return on_loop(loop, there)
+        return on_loop(loop, search)
 
     def _collection(self, session: Any) -> Any:
         store = self._store
@@ -320,13 +320,13 @@ class PostgresInner(PostgresRows):
             with self._store._make_sync_session() as session, session.begin():  # noqa: SLF001
                 return work(session)
 
-        async def there() -> T:
+        async def transaction() -> T:
             await self._prepared()
             async with self._store._make_async_session() as session, session.begin():  # noqa: SLF001
                 done: T = await session.run_sync(work)
                 return done
 
-        return on_loop(loop, there)
+        return on_loop(loop, transaction)
 
 
 def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
