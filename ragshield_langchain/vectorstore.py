@@ -21,7 +21,7 @@ from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening, writing
-from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded
 from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
 from ragshield_core.store.malformed import Vectors, embedded, unusable
 from ragshield_core.store.one_store import claim, use_table
@@ -58,7 +58,7 @@ def _searching(name: str) -> tuple[Any, Any]:
     return method, asynchronous(method)
 
 
-class GuardedVectorStore(Guarded, VectorStore):
+class GuardedVectorStore(Guarded, Adoptable, VectorStore):
     """Drop-in replacement for a vector store: suspicious documents stay out of it.
 
     The guard screens every write. Documents that it quarantines are held, with their vectors and

@@ -28,7 +28,7 @@ from ragshield_core import Guard
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import opening, writing
-from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded
 from ragshield_core.store.malformed import embedded, unusable
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
@@ -56,7 +56,7 @@ _SETTINGS = (
 )
 
 
-class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
+class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
     """Drop-in replacement for a VectorStoreIndex: suspicious nodes stay out of it.
 
     Nodes are embedded and screened before the vector store gets them, so that positions and ids

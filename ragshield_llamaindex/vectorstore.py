@@ -20,7 +20,7 @@ from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening
-from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed
@@ -36,7 +36,7 @@ from ragshield_llamaindex.transformer import check_transformations
 UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 
 
-class GuardedVectorStore(Guarded, Keyed, MaskedStore):
+class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
     """Drop-in replacement for a vector store: suspicious nodes stay out of it.
 
     The guard screens every write. Suspicious nodes are held, with all their fields, and the others

@@ -5,7 +5,6 @@ A keeper runs them one at a time, after recovery from those that crashed.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -43,53 +42,16 @@ def in_worker(
     return twin
 
 
-class AnswersSources:
-    """Answers to the questions that a guard asks about sources."""
+class Adoptable:
+    """A guarded store or index that ``adopt`` makes of an inner one."""
 
-    @property
-    @abstractmethod
-    def guard(self) -> Guard:
-        """The guard."""
-
-    @abstractmethod
-    def release(self, *args: Any, **kwargs: Any) -> tuple[HeldEntry, ...]:
-        """Put held entries back."""
-
-    def adopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
-    ) -> tuple[HeldEntry, ...]:
-        """Set thresholds for a source that a person has found good; release entries below them.
-
-        The most suspicious share of its entries, as large as the accepted rate, stays held. Later
-        entries of the source are judged by the same thresholds.
-
-        Parameters
-        ----------
-        source
-            The name, as in ``guard.sources.questions()``; ``None`` for entries without a source.
-        by, note, **how
-            As in :meth:`release`.
-
-        Returns
-        -------
-        tuple[HeldEntry, ...]
-            The released entries; empty if none can be released.
-
-        Raises
-        ------
-        ValueError
-            If no entry of the source is held. Other errors are those of :meth:`release`; by then
-            the thresholds are set, and a second call releases the entries.
-        """
-        free = self.guard.sources.adopt(source, by=by)
-        return self.release(free, by=by, note=note, **how) if free else ()
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source, see ``guard.sources.keep_holding``."""
-        self.guard.sources.keep_holding(source, by=by)
+    @classmethod
+    async def aadopt(cls, inner: Any, **options: Any) -> Self:
+        """Do as ``adopt`` does, without blocking the event loop."""
+        return await in_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
 
 
-class Guarded(AnswersSources):
+class Guarded:
     """Release, recall, audit and the like for documents or nodes, here called entries.
 
     The keeper of a store or index does the work step by step; every method has an async twin.
@@ -121,11 +83,6 @@ class Guarded(AnswersSources):
 
     def __str__(self) -> str:
         return repr(self)
-
-    @classmethod
-    async def aadopt(cls, inner: Any, **options: Any) -> Self:
-        """Do as ``adopt`` does, without blocking the event loop."""
-        return await in_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
 
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return entries as they are stored; missing ids are left out.
@@ -176,7 +133,40 @@ class Guarded(AnswersSources):
 
     arelease = in_worker(release)
 
-    aadopt_source = in_worker(AnswersSources.adopt_source)  # type: ignore[arg-type]
+    def adopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
+    ) -> tuple[HeldEntry, ...]:
+        """Set thresholds for a source that a person has found good; release entries below them.
+
+        The most suspicious share of its entries, as large as the accepted rate, stays held. Later
+        entries of the source are judged by the same thresholds.
+
+        Parameters
+        ----------
+        source
+            The name, as in ``guard.sources.questions()``; ``None`` for entries without a source.
+        by, note, **how
+            As in :meth:`release`.
+
+        Returns
+        -------
+        tuple[HeldEntry, ...]
+            The released entries; empty if none can be released.
+
+        Raises
+        ------
+        ValueError
+            If no entry of the source is held. Other errors are those of :meth:`release`; by then
+            the thresholds are set, and a second call releases the entries.
+        """
+        free = self.guard.sources.adopt(source, by=by)
+        return self.release(free, by=by, note=note, **how) if free else ()
+
+    aadopt_source = in_worker(adopt_source)  # type: ignore[arg-type]
+
+    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
+        """Close the question about a source, see ``guard.sources.keep_holding``."""
+        self.guard.sources.keep_holding(source, by=by)
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None

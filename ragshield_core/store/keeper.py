@@ -101,9 +101,9 @@ class Keeper(ABC, Generic[Item]):
                 # The error is the store's or its embedding model's, and keeps its type.
                 error.add_note(
                     "RAGShield: the store inside or its embedding model failed, and this operation "
-                    f"on it came to no end ({self.guard.quarantine!r}). What was judged suspicious "
-                    "is held; repeat the operation once they answer: what has the same ids is not "
-                    "there twice then."
+                    f"on it came to no end ({self.guard.quarantine!r}). Entries that were judged "
+                    "suspicious are held; repeat the operation once they answer: entries with the "
+                    "same ids are not stored twice then."
                 )
                 raise
             if due := self.guard.writes.due_for_screening():

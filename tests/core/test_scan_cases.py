@@ -233,7 +233,7 @@ def test_nothing_in_a_text_gets_out_of_its_place():
 
 @pytest.mark.slow
 def test_a_page_of_many_cases_and_long_texts_stays_small():
-    texts = [f"{'word ' * 5_000} {ORDER} {i}" for i in range(30)]
+    texts = [f"{'word ' * 50_000} {ORDER} {i}" for i in range(30)]
     batch = Batch.of(ids=[f"e{i}" for i in range(30)], texts=texts, embeddings=None)
     page = html_page(case_report(scan(batch, [InstructionDetector()]), "kb", AT))
     assert "<mark>Ignore all previous instructions" in page

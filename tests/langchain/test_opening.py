@@ -239,7 +239,7 @@ def test_one_collection_in_two_frameworks_is_warned_of(url, make_store):
         tenant(url, "docs", inner, name=name)
 
 
-# What was written past the guard
+# Entries that were written past the guard
 
 
 def opened(url):

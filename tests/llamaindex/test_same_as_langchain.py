@@ -22,21 +22,22 @@ from ragshield_llamaindex import (
     PoisonGuard,
 )
 
-N_KNOWN, N_CLEAN, N_POISON, BATCH = 1_500, 600, 200, 200
+N_KNOWN, N_CLEAN, BATCH = 4_000, 1_500, 200
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    """Return a knowledge base, and 800 texts of which 200 are poison, in random order."""
+    """Return a knowledge base, and 2,000 texts of which 500 are poison, in random order."""
     folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir() and os.environ.get("CI") != "true":
         pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
     wiki = load("wiki_passages", lineage="title")
-    poison = load("poisonedrag_nq", text="text_blackbox").take(range(N_POISON))
+    poison = load("poisonedrag_nq", text="text_blackbox")
     rng = np.random.default_rng(3)
     order = rng.permutation(len(wiki))
     clean = wiki.take(order[N_KNOWN : N_KNOWN + N_CLEAN])
     new = join(clean, poison)
+    assert len(new) == 2_000
     return wiki.take(order[:N_KNOWN]), new.take(rng.permutation(len(new)))
 
 
@@ -111,7 +112,7 @@ def test_the_index_decides_as_the_langchain_store_does(corpus, by_langchain):
     assert (decisions, survivors, held) == by_langchain
     # That they agree would say little if nothing was found, or everything.
     poisoned = {i for i in new.ids if i not in survivors}
-    assert len(poisoned) > 120
+    assert len(poisoned) > 300
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Traps of LlamaIndex, into which a guard that only drops nodes would fall."""
 
 import asyncio
-import pickle
 import warnings
 from itertools import pairwise
 from unittest.mock import patch
@@ -52,6 +51,7 @@ from ragshield_llamaindex import (
     PoisonFilter,
     PoisonFilterOrderWarning,
     PoisonGuard,
+    StableIds,
     check_order,
 )
 from ragshield_llamaindex.convert import FLAG_KEY, to_batch
@@ -127,9 +127,18 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
 # 3. Workers
 
 
-def test_3_a_guard_in_a_worker_is_refused():
+@pytest.mark.slow
+def test_3_a_guard_in_a_worker_is_refused_and_the_guarded_pipeline_judges_in_the_parent(make_store):
+    pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
     with pytest.raises(TypeError, match="GuardedIngestionPipeline, whose workers run the steps"):
-        pickle.dumps(PoisonGuard(trained()))  # what ``num_workers=2`` begins with
+        pipeline.run(nodes=mixed(), num_workers=2)
+    guard = trained()  # its quarantine is in memory: no worker could use it
+    pipeline = GuardedIngestionPipeline(
+        [StableIds()], guard=guard, vector_store=make_store("chroma"), disable_cache=True
+    )
+    assert len(pipeline.run(nodes=mixed(), num_workers=2)) == 2
+    assert guard.quarantine.count() == 2
+    assert len(pipeline.last_result.report.batch) == 4
 
 
 # 4. The document store

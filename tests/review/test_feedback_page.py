@@ -1,4 +1,4 @@
-"""What decisions say of detectors, on the page."""
+"""The page shows how often people contradict each detector."""
 
 import re
 

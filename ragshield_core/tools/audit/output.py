@@ -16,7 +16,7 @@ from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 SHOWN, SHOWN_ID, SHOWN_IDS = 300, 60, 6
 MEASURED = (
     "Attacks were made up about topics of this knowledge base, and audited among its entries. Bars "
-    "show how much of them was found. What is not found here may be in the knowledge base unseen."
+    "show how much of them was found. The knowledge base may hold others unseen."
 )
 NOT_MEASURED = (
     "This was not measured. It needs texts, their embedding model, and about 350 entries."

@@ -168,7 +168,7 @@ def detector():
 def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
     """Mostly: words of a claim are also words that the knowledge base does not cover."""
     with_claim, without = (
-        [np.median(detector.score(newcomers(seed, seed % 8, claim))) for seed in range(20)]
+        [np.median(detector.score(newcomers(seed, seed % 8, claim))) for seed in range(40)]
         for claim in ("march fifteenth", "")
     )
     assert np.mean(with_claim) > np.mean(without) + 1.0

@@ -634,9 +634,9 @@ def test_what_was_screened_before_something_changed_is_judged_again_as_it_is_lea
     flood = clones_of(KNOWN[0], 6, "clone")
     batch = clones_of(KNOWN[0], 2, "last")
     for detector in (screened, other):
-        detector.learn(passages(100, 3, "came"))
+        detector.learn(passages(400, 3, "came"))
         detector.remember_held(flood)
-        detector.learn(passages(100, 4, "later"))
+        detector.learn(passages(400, 4, "later"))
     for change in (
         lambda detector: detector.confirm(flood.ids),
         lambda detector: detector.trust(KNOWN.ids[:3]),

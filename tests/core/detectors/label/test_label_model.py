@@ -216,21 +216,21 @@ from ragshield_core import Batch
 from ragshield_core.detectors import LabelModelDetector
 
 rng = np.random.default_rng(0)
-codes = rng.integers(3, size=700)
-vectors = rng.normal(size=(3, 384))[codes] + 3 * rng.normal(size=(700, 384))
+codes = rng.integers(6, size=1_200)
+vectors = rng.normal(size=(6, 384))[codes] + 3 * rng.normal(size=(1_200, 384))
 known = Batch.of(
-    ids=[str(i) for i in range(700)],
-    texts=[""] * 700,
+    ids=[str(i) for i in range(1_200)],
+    texts=[""] * 1_200,
     embeddings=vectors,
     labels=[f"label {code}" for code in codes],
 )
-detector = LabelModelDetector().fit(known.take(np.arange(500)))
-detector.learn(known.take(np.arange(500, 600)))
+detector = LabelModelDetector().fit(known.take(np.arange(1_000)))
+detector.learn(known.take(np.arange(1_000, 1_150)))
 again = LabelModelDetector()
 again.restore(*detector.state())
 scores = [
-    *again.score(known.take(np.arange(600, 700))),
-    *detector.held_out_scores(known.take(np.arange(600)), 0),
+    *again.score(known.take(np.arange(1_150, 1_200))),
+    *detector.held_out_scores(known.take(np.arange(1_150)), 0),
 ]
 print(hashlib.sha256(np.round(scores, 9).tobytes()).hexdigest())
 """
