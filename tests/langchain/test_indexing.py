@@ -164,11 +164,20 @@ def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cl
     index(V2, unguarded.records, unguarded.store, **SOURCE)
     ids = {row["text"]: key for key, row in unguarded.store.store.items()}
     assert world.held == {BAD: ids[BAD]}
-    if cleanup:  # a fixed version replaces the good one
-        fixed = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
-        assert world.run([V2[0], doc(FIXED), V2[2]], cleanup=cleanup) == fixed
-        assert world.state == ({"billing one", FIXED, "shipping new"}, set())
-        assert world.store.quarantine.count("superseded") == 1  # kept, and nobody has to decide
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_a_fixed_version_replaces_the_good_one(world, cleanup):
+    world.run(V1, cleanup=cleanup)
+    world.run(V2, cleanup=cleanup)
+    fixed = [V2[0], doc(FIXED), V2[2]]
+    assert world.run(fixed, cleanup=cleanup) == {
+        "num_added": 1,
+        "num_skipped": 2,
+        "num_deleted": 1,
+    }
+    assert world.state == ({"billing one", FIXED, "shipping new"}, set())
+    assert world.store.quarantine.count("superseded") == 1  # kept, and nobody has to decide
 
 
 @pytest.mark.parametrize("cleanup", REPLACING)

@@ -1,5 +1,6 @@
 """The guarded store around FAISS and InMemoryVectorStore: what goes in and what stays out."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
@@ -145,6 +146,14 @@ def test_ids_are_made_where_there_are_none_and_taken_where_there_are(store):
     assert store.quarantine.held_ids(["w", "x", "y", "z"]) == {"x", "y"}
 
 
+def test_a_batch_that_is_rejected_altogether_writes_nothing(store):
+    before = live(store.inner)
+    assert store.add_documents(BAD) == ids_of(BAD)
+    assert live(store.inner) == before
+    assert len(store.last_report.quarantined) == 2
+    assert_in_step(store)
+
+
 async def test_empty_input_is_handled(cls, store, embedding):
     before = live(store.inner)
     assert store.add_documents([]) == store.add_texts([]) == store.add_embeddings([]) == []
@@ -163,6 +172,28 @@ async def test_empty_input_is_handled(cls, store, embedding):
     ):
         assert live(new.inner) == {}
         assert new.add_documents(KNOWN) == ids_of(KNOWN)
+
+
+async def test_generators_are_taken(store):
+    assert store.add_documents(document for document in MIXED) == ids_of(MIXED)
+    assert await store.aadd_documents(d for d in docs("refunds", 1, prefix="gen")) == [
+        "gen-refunds-0"
+    ]
+    made = store.add_texts(f"billing text {i}" for i in range(3))
+    assert len(store.inner.get_by_ids(made)) == 3
+    pairs = ((text, vector_of(text).tolist()) for text in ["refunds x", "refunds y"])
+    assert len(store.inner.get_by_ids(store.add_embeddings(pairs))) == 2
+    assert_in_step(store)
+
+
+def test_add_embeddings_screens_and_embeds_nothing(store, embedding):
+    pairs = [(d.page_content, vector_of(d.page_content).tolist()) for d in MIXED]
+    ids = store.add_embeddings(pairs, [d.metadata for d in MIXED], ids_of(MIXED))
+    assert ids == ids_of(MIXED)
+    assert embedding.calls == []
+    assert set(live(store.inner)) == {*ids_of(KNOWN), *ids_of(GOOD)}
+    assert store.quarantine.held_ids(ids) == set(ids_of(BAD))
+    assert_in_step(store)
 
 
 @pytest.mark.parametrize("number", [int, np.int64, float, bool], ids=lambda kind: kind.__name__)
@@ -238,6 +269,8 @@ def test_of_entries_under_one_id_the_first_is_written_and_the_others_are_named(s
         "billing 1",
         "billing 3",
     ]
+    copy = pickle.loads(pickle.dumps(e.value))  # noqa: S301 - our own
+    assert (str(copy), copy.reasons, copy.ids) == (str(e.value), e.value.reasons, e.value.ids)
 
 
 ODD_VECTORS = {
@@ -370,6 +403,21 @@ def test_an_upsert_replaces_and_the_centroids_follow(store):
     assert_in_step(store)
 
 
+def test_a_quarantined_revision_leaves_the_old_one_live(store):
+    before = live(store.inner)
+    revised = Document(
+        id="kb-billing-0", page_content="shipping ruse", metadata={"label": "billing"}
+    )
+    assert store.add_documents([revised]) == ["kb-billing-0"]
+    assert live(store.inner) == before
+    assert store.quarantine.show("kb-billing-0").entry.text == "shipping ruse"
+    assert_in_step(store)
+    store.release(["kb-billing-0"])
+    assert live(store.inner)["kb-billing-0"][0] == "shipping ruse"
+    assert len(live(store.inner)) == len(before)
+    assert_in_step(store)
+
+
 @pytest.mark.parametrize("label", ["shipping", "espionage", ["billing"]], ids=str)
 @pytest.mark.parametrize("what", ["upsert", "delete"])
 def test_what_was_learned_is_forgotten_even_if_the_live_document_was_edited(store, what, label):
@@ -416,7 +464,49 @@ async def test_delete_forgets_and_passes_over_what_is_missing(store):
         store.release([BAD[0].id])
 
 
+# Releasing
+
+
+def test_release_puts_the_entry_back_with_its_own_id_and_vector(store, embedding):
+    bad = docs("shipping", 1, prefix="bad", label="billing", page=7, tags=("x", "y"))[0]
+    store.add_documents([bad])
+    embedding.calls.clear()
+    (held,) = store.release([bad.id], by="anna", note="a forwarded bill")
+    assert held.id == bad.id
+    assert embedding.calls == []
+    vector = vector_of(bad.page_content).tolist()
+    assert live(store.inner)[bad.id] == (bad.page_content, bad.metadata, vector)
+    assert store.quarantine.count() == 0
+    assert store.quarantine.log.lines()[-1].actor == "anna"
+    assert_in_step(store)
+    assert store.similarity_search(bad.page_content, k=1) == [bad]
+
+
 # Embedding once
+
+
+async def writes(store, way, documents):
+    texts, metadatas = [d.page_content for d in documents], [d.metadata for d in documents]
+    if way == "add_documents":
+        store.add_documents(documents)
+    elif way == "add_texts":
+        store.add_texts(texts, metadatas)
+    elif way == "aadd_documents":
+        await store.aadd_documents(documents)
+    else:
+        await store.aadd_texts(texts, metadatas)
+
+
+@pytest.mark.parametrize("way", ["add_documents", "add_texts", "aadd_documents", "aadd_texts"])
+async def test_each_text_is_embedded_exactly_once_per_write(store, embedding, way):
+    await writes(store, way, MIXED)
+    assert embedding.calls == [[document.page_content for document in MIXED]]
+    assert embedding.native == way.startswith("a" * 2)
+    held = [one.id for one in store.quarantine.list()]
+    assert len(held) == 2
+    store.release(held)
+    assert len(embedding.calls) == 1
+    assert_in_step(store)
 
 
 async def make(way, cls, embedding, documents, **options):
