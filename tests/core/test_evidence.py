@@ -523,6 +523,14 @@ def test_a_verification_with_another_key_is_not_believed(on_file):
     assert believed == [False, False, True]
 
 
+@pytest.mark.parametrize("note", ["whole up to line 9", "whole", None])
+def test_a_verification_that_was_changed_is_not_believed(quarantine, note):
+    quarantine.log.verify(by="nina")
+    assert quarantine.log.verification()[1]
+    sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
+    assert not quarantine.log.verification()[1]
+
+
 @pytest.mark.parametrize("anchor", ["7", "9:abc"])
 def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor):
     quarantine = Quarantine(on_file)
