@@ -14,6 +14,7 @@ from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import StateError
+from ragshield_core.screening.knowledge import Prepared
 from ragshield_core.state import check_format, part_of
 
 FORMAT = 1
@@ -63,6 +64,8 @@ class Event:
     measured: Measured | None = None  # scores of clean entries, measured in the background
     # Readings of the texts by reader, so that other processes need not read the texts again.
     readings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    # By detector, what it has found out about the entries, so that others need not.
+    prepared: Prepared = field(default_factory=dict)
     # The failures on entries that were admitted unscreened: by entry id, detector to message.
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -82,6 +85,10 @@ class Event:
             values["accused"] = {i: list(names) for i, names in self.accused.items()}
         if self.readings:
             values["readings"] = dict(self.readings)
+        if self.prepared:
+            values["prepared"] = list(self.prepared)
+        for name, columns in self.prepared.items():
+            arrays |= {f"prepared.{name}.{key}": column for key, column in columns.items()}
         if self.failed:
             values["failed"] = {i: dict(failures) for i, failures in self.failed.items()}
         parts = {
@@ -117,6 +124,10 @@ class Event:
                 ids=tuple(map(str, values.get("ids", ()))),
                 accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
                 readings={name: list(kept) for name, kept in values.get("readings", {}).items()},
+                prepared={
+                    name: part_of(arrays, f"prepared.{name}.")
+                    for name in values.get("prepared", ())
+                },
                 failed={i: dict(failures) for i, failures in values.get("failed", {}).items()},
                 entries=part("entries", _entries_from_parts),
                 counted=part("counted", Counted.from_parts),

@@ -59,7 +59,7 @@ class GuardState:
     @property
     def readers(self) -> tuple[Remembered[Any], ...]:
         """Readers that detectors use when they learn texts."""
-        return tuple(reader for one in self.detectors for reader in one.traits.reads)
+        return tuple(reader for one in self.detectors if learns(one) for reader in one.traits.reads)
 
     @property
     def calibrated(self) -> bool:
@@ -95,7 +95,7 @@ class GuardState:
             match event:
                 case Event(change=Change.LEARNED, entries=Batch() as entries):
                     again = self.knowledge.among(entries.ids)
-                    self.knowledge.learn(entries)
+                    self.knowledge.learn(entries, event.prepared)
                     self.recalibration.note_learned(entries, again)
                 case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
                     self.knowledge.forget(entries)
@@ -134,6 +134,13 @@ class GuardState:
         for entry_id in ids:
             self.unscreened.pop(entry_id, None)
             self.tries.pop(entry_id, None)
+
+    def changes_shared_work(self, event: Event) -> bool:
+        """Whether an event changes the state of detectors whose work one process does for all."""
+        if event.change is Change.HELD:
+            accusers = set().union(*event.accused.values())
+            return not accusers.isdisjoint(self.knowledge.sharing)
+        return event.change not in (Change.COUNTED, Change.UNSCREENED, Change.SCREENED)
 
     def vouched_for(self) -> None:
         """Forget the entries that were admitted unscreened: the whole knowledge base was judged."""

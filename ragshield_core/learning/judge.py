@@ -28,6 +28,7 @@ from ragshield_core.screening.screening import (
     scores_again,
     screened,
 )
+from ragshield_core.text.readings import read_ahead
 from ragshield_core.time_budget import TimeBudget
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -65,6 +66,11 @@ class Judge:
             calibrated_at = self._state.calibrator.calibrated_at if self._state.calibrated else None
         skipped = (*self._state.left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at)
+
+    def read_ahead(self, batch: Batch) -> None:
+        """Read texts that are to be judged: a writer does so before its turn."""
+        readers = [reader for one in self._state.detectors for reader in one.traits.reads]
+        read_ahead(batch.texts, readers)
 
     def rehearse(self, batch: Batch) -> Report:
         """Judge made-up entries: tools do not count them."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, SharesWork
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower
@@ -26,6 +27,10 @@ PRINT = 16
 PRINTS = np.dtype(f"V{PRINT}")
 # Prefix of the names of the arrays of a saved state.
 SAVED = "known."
+
+# By detector, what it has found out about entries that are about to be learned; see SharesWork.
+Prepared = Mapping[str, Mapping[str, NDArray[Any]]]
+NOTHING: Prepared = MappingProxyType({})
 
 
 class Revisions(Labels):
@@ -128,9 +133,16 @@ class Knowledge:
         for detector in self.learners:
             detector.reset()
 
-    def learn(self, entries: Batch) -> None:
-        """Learn new entries."""
+    def prepared(self, entries: Batch) -> Prepared:
+        """Return what detectors are about to find out about entries, for other processes."""
+        return {name: one.prepared(entries) for name, one in self.sharing.items()}
+
+    def learn(self, entries: Batch, prepared: Prepared = NOTHING) -> None:
+        """Learn new entries; ``prepared`` has what another process has found out about them."""
         self.check_learnable(entries)
+        for name, detector in self.sharing.items():
+            if prepared.get(name):
+                detector.take_prepared(entries, prepared[name])
         self._tell(self.learners, "learn", entries)
         self.known.know(entries.ids, entries.labels, entries.fingerprints())
         self.dim = entries.dim
@@ -245,6 +257,11 @@ class Knowledge:
                 )
                 raise
             self.missed.pop(detector.name, None)
+
+    @property
+    def sharing(self) -> dict[str, SharesWork]:
+        """The detectors whose work one process does for all, by name."""
+        return {d.name: d for d in self.detectors if isinstance(d, SharesWork)}
 
     @property
     def _grouping(self) -> list[GroupDetector]:

@@ -64,11 +64,11 @@ _MINE = and_(_of(_WRITERS), _WRITERS.c.writer == bindparam("by"))
 _ALIVE = _WRITERS.c.heartbeat > now() - bindparam("lease")
 _HEAD = select(_HEADS).where(_of(_HEADS))
 _SET_HEAD = update(_HEADS).where(_of(_HEADS))
-_TURN = (
+_QUEUE = (
     select(_WRITERS.c.writer)
     .where(_of(_WRITERS), _WRITERS.c.ticket.is_not(None), _ALIVE)
     .order_by(_WRITERS.c.ticket)
-    .limit(1)
+    .limit(bindparam("most"))
 )
 _TICKET = select(_WRITERS.c.ticket).where(_MINE)
 _NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
@@ -221,7 +221,12 @@ class Journal:
 
     def turn(self, session: Session) -> str | None:
         """Return the writer that has the turn; meanwhile no other can append."""
-        return session.execute(_TURN, {"of": self.namespace, "lease": self.lease}).scalar()
+        return next(iter(self.queue(session, 1)), None)
+
+    def queue(self, session: Session, most: int) -> Sequence[str]:
+        """Return the first writers that have or wait for the turn, up to ``most``."""
+        values = {"of": self.namespace, "lease": self.lease, "most": most}
+        return session.execute(_QUEUE, values).scalars().all()
 
     # Writing
 

@@ -57,6 +57,9 @@ SNAPSHOT_AT_CLOSE = 0.01
 ROW_COST = 2
 # Seconds between two looks at the turn.
 PAUSE = 0.02
+# Writers at the head of the queue that read events while they wait. Others leave the processors to
+# the writer that has the turn.
+NEXT = 2
 # Signs of life within a lease.
 BEATS = 3
 SHOWN = 60  # characters of a name
@@ -281,7 +284,7 @@ class SharedWrites(Writes):
             return answer, (), range(self.position + 1, self.position + 1)
         positions = self._journal.append(
             session,
-            [self._with_readings(event) for event, _ in collected],
+            self._for_others([event for event, _ in collected], head.position),
             writer=self.writer,
             pending=[intent is not None for _, intent in collected],
             head=head,
@@ -289,11 +292,23 @@ class SharedWrites(Writes):
         )
         return answer, collected, positions
 
-    def _with_readings(self, event: Event) -> Event:
-        """Return the event with the readings of its texts, so that no other process reads them."""
-        if event.change is not Change.LEARNED or event.entries is None:
-            return event
-        return replace(event, readings=read(event.entries.texts, self._state.readers))
+    def _for_others(self, events: Sequence[Event], head: int) -> list[Event]:
+        """Return events with what this process finds out, so that no other one has to.
+
+        Detectors prepare the first entries that they learn after the head of the journal.
+        """
+        state, told = self._state, list[Event]()
+        current = head == self.position
+        for event in events:
+            if event.change is Change.LEARNED and event.entries is not None:
+                event = replace(  # noqa: PLW2901 - a copy for others
+                    event,
+                    readings=read(event.entries.texts, state.readers),
+                    prepared=state.knowledge.prepared(event.entries) if current else {},
+                )
+            told.append(event)
+            current = current and not state.changes_shared_work(event)
+        return told
 
     def afterwards(self, step: Callable[[], object]) -> None:
         """Run ``step`` once the current write is durable; at once if there is no such write."""
@@ -614,9 +629,11 @@ class SharedWrites(Writes):
                 until = time.monotonic() + self._journal.lease / BEATS
             elif (version := self._database.version()) != seen:
                 seen = version
-                self.catch_up()  # these events need not be read in the turn
                 with self._database.read() as session:
-                    mine = self._journal.turn(session) == writer
+                    queue = self._journal.queue(session, NEXT)
+                mine = queue[:1] == [writer]
+                if writer in queue:
+                    self.catch_up()  # these events need not be read in the turn
             else:
                 time.sleep(PAUSE)
 

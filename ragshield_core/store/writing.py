@@ -124,6 +124,8 @@ def screen_and_hold(
         leaving = older if stored else _left_for(keeper, coming, older)
         return held, writes.intend(coming, leaving) if len(coming) or len(leaving) else None
 
+    if writes.shared:
+        guard.judge.read_ahead(sifted.whole)
     turn = writes.take_turn()
     try:
         # Screen, and look for copies of suspicious entries in the store.

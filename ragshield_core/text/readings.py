@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache, update_wrapper
 from typing import Any, Generic, TypeVar
@@ -72,6 +72,15 @@ def read(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> dict[str, 
     """Return the JSON-ready readings of all short texts, by name of the reader."""
     short = [text for text in texts if len(text) <= REMEMBERED_LENGTH]
     return {reader.name: [_plain(reader(text)) for text in short] for reader in readers}
+
+
+def read_ahead(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> None:
+    """Read all short texts, so that their readings are cached; failures come up again later."""
+    for text in texts:
+        if len(text) <= REMEMBERED_LENGTH:
+            for reader in readers:
+                with suppress(Exception):
+                    reader(text)
 
 
 @contextmanager

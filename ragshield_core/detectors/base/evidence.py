@@ -59,8 +59,8 @@ class Traits:
     reads_contexts
         Whether it judges the contexts of entries like their texts.
     reads
-        Slow readers that it applies to learned texts: events keep their results, so that other
-        processes need not read these texts.
+        Its slow readers of texts. A writer that shares its guard reads before its turn. If the
+        detector learns, events keep the results, so that other processes need not read the texts.
     on_request
         Whether it needs options before it is of use: then it is not part of the default guard.
     unsaved

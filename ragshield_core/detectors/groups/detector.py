@@ -15,12 +15,12 @@ from ragshield_core.detectors.base import (
     GroupDetector,
     Need,
     Scope,
-    SharesUsual,
+    SharesWork,
     Traits,
 )
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
-from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
+from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph
 from ragshield_core.detectors.groups.judging import (
     ACCOMPLICES,
     FEWEST_FOREIGN,
@@ -56,8 +56,10 @@ FEW = 256
 # that only this share of clean entries would be.
 EXTREME = 1e-4
 
+Notes = dict[str, NDArray[np.float32]]  # columns of the graph, by name
 
-class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
+
+class CliqueDetector(GroupDetector, Audits, SharesWork, IndexOwner):
     """Find small groups of entries that are similar in meaning but not in wording.
 
     By the default rule, the score is the surprisal of the tightest group around an entry in this
@@ -149,6 +151,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         self._audited: tuple[Overlay, Judgement] | None = None
         # The last element is the judgement before suspicion, if learning the batch can reuse it.
         self._latest: tuple[Batch, Overlay, Judgement, Judgement | None] | None = None
+        self._prepared: tuple[Batch, Overlay, Notes] | None = None  # to be learned next
         self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
@@ -181,7 +184,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         if self._known is not None:
             self._known.graph.use_table(table, where)
             self._table = None if self._known.graph.index.store is None else table
-        self._latest = None
+        self._changed()
 
     def let_go(self) -> int:
         """Drop the vectors that the store has by now; return their number."""
@@ -200,7 +203,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
             self._learn_trusted(entries)
         else:
             self._insert(entries.ids, entries)
-        self._latest = None
+        self._changed()
 
     def forget(self, entries: Batch) -> None:
         """Remove entries from the graph."""
@@ -215,17 +218,37 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         slots = slots[slots >= 0]
         if len(slots) >= self.min_entries:
             measure(known, slots)
-            self._latest = None
+            self._changed()
 
     def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the latest measurement of the usual evidence; nothing before there is any."""
         return ({}, {}) if self._ready is None else self._ready.usual_state()
 
+    def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
+        """Return the neighbours and the notes that :meth:`learn` is about to write."""
+        if not self._is_new(entries):
+            return {}
+        overlay, notes = self._found(entries)
+        self._prepared = (entries, overlay, notes)
+        return {**overlay.lists.take(np.s_[: len(entries)])._asdict(), **notes}
+
+    def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Let the next :meth:`learn` of these entries use the neighbours and notes."""
+        if not self._is_new(entries):
+            return
+        known = self._fitted()
+        lists = Lists(*(arrays[name] for name in Lists._fields))
+        if known.graph.fits(lists, len(entries)):
+            overlay = known.graph.overlay(entries, lists=lists)
+            notes = {name: arrays[name] for name in arrays if name not in Lists._fields}
+            if all(len(column) == len(overlay.numbers) for column in notes.values()):
+                self._prepared = (entries, overlay, notes)
+
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over a measurement of the usual evidence."""
         if values and self._ready is not None:
             self._ready.take_usual(values, arrays)
-            self._latest = None
+            self._changed()
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return the score of each fitted entry among the others: it never counts for itself."""
@@ -258,13 +281,14 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         """Ignore entries that the batch replaces."""
         self._neighbors.overlook(ids)
         if self._overlooked != set(ids):
-            self._overlooked, self._latest = frozenset(ids), None
+            self._overlooked = frozenset(ids)
+            self._changed()
 
     def confirm(self, ids: Sequence[str]) -> None:
         """Let held entries count in full, for good: a person has judged them poisoned."""
         if (known := self._known) is not None and (keys := known.keys_of(ids)):
             known.notes["held_at"][known.graph.index.slots_of(keys)] = np.inf
-            self._latest = None
+            self._changed()
 
     def trust(self, ids: Sequence[str]) -> None:
         """Stop watching entries: a person has judged them good."""
@@ -272,7 +296,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
             slots = known.graph.index.slots_of(ids)
             known.notes["trusted"][slots[slots >= 0]] = True
             known.came_together = np.setdiff1d(known.came_together, slots)
-            self._latest = None
+            self._changed()
 
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Watch fitted entries as if they had come later.
@@ -282,7 +306,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         known = self._fitted()
         slots = known.graph.index.slots_of(ids)
         known.notes["trusted"][slots[slots >= 0]] = False
-        self._latest = None
+        self._changed()
         if not known.by_groups:
             return super().distrust(ids)
         evidence = known.evidence(known.graph.part(slots))
@@ -485,13 +509,15 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
         """Insert entries into the graph under keys, and update the notes of their neighbours."""
         known, graph = self._fitted(), self._fitted().graph
         self._remove(graph.index.among(keys))  # if the write is repeated
-        overlay, judgement = self._found(entries)
+        if self._prepared is None or self._prepared[0] is not entries:
+            self._prepared = (entries, *self._found(entries))
+        _, overlay, notes = self._prepared
         slots = graph.learn(keys, overlay)
         known.note_sources(slots, entries.sources)
         known.n_come += len(entries)
         known.notes["held_at"][slots] = known.n_come if held else np.nan
-        _note(known, overlay.numbers, judgement)
-        self._latest = None
+        _note(known, overlay.numbers, notes)
+        self._changed()
 
     def _remove(self, keys: Sequence[str]) -> None:
         """Remove keys from the graph, and judge the entries again that had them as neighbours."""
@@ -503,10 +529,10 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
             known.notes["held_at"][gone] = np.nan
         rows = graph.remove(keys)
         if known.ready and rows.size:
-            _note(known, rows, judge(known, graph.part(rows)))
+            _note(known, rows, _notes_of(judge(known, graph.part(rows))))
         if graph.index.sparse:
             known.compact()
-        self._latest = None
+        self._changed()
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or reuse the last judgement: several methods need the same one."""
@@ -523,7 +549,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
             self._latest = (batch, overlay, judgement, first if whole else None)
         return self._latest[1:3]
 
-    def _found(self, entries: Batch) -> tuple[Overlay, Judgement]:
+    def _found(self, entries: Batch) -> tuple[Overlay, Notes]:
         """Judge entries to learn; reuse the judgement of their screening if it was the last."""
         known = self._fitted()
         if self._latest is not None and self._latest[0] is entries:
@@ -531,13 +557,26 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, IndexOwner):
             if first is not None and len(overlay.numbers) > FEW:
                 first = scored(known, overlay, first.evidence, first.lineages)
             if first is not None:
-                return overlay, first
+                return overlay, _notes_of(first)
         overlay = known.graph.overlay(entries)
-        return overlay, judge(known, overlay)
+        return overlay, _notes_of(judge(known, overlay))
+
+    def _is_new(self, entries: Batch) -> bool:
+        """Whether entries will be watched, and none of them was learned before."""
+        return self._ready is not None and not self._ready.graph.index.among(entries.ids)
+
+    def _changed(self) -> None:
+        self._latest = self._prepared = None
 
 
-def _note(known: Known, slots: NDArray[np.int64], judgement: Judgement) -> None:
+def _notes_of(judgement: Judgement) -> Notes:
+    """Return the evidence and the scores that the graph keeps."""
+    notes: Notes = {"score": rounded_up(judgement.scores)}
+    notes |= {channel: one.raw.tight for channel, one in judgement.evidence.items()}
+    return notes
+
+
+def _note(known: Known, slots: NDArray[np.int64], notes: Notes) -> None:
     """Keep the evidence and the scores of known entries."""
-    for channel, evidence in judgement.evidence.items():
-        known.notes[channel][slots] = evidence.raw.tight
-    known.notes["score"][slots] = rounded_up(judgement.scores)
+    for name, column in notes.items():
+        known.notes[name][slots] = column

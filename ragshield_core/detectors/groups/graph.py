@@ -229,15 +229,33 @@ class SimilarityGraph:
             self.lists.put(own, new._replace(copied=self.copied(own, new)))
         self.columns["lineage"][:] = self._noted(batch.lineages)
 
-    def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
+    def overlay(
+        self, batch: Batch, replaced: Sequence[str] = (), lists: Lists | None = None
+    ) -> Overlay:
         """Return the part of the graph that the batch would change, with the batch in it.
 
         Entries with ``replaced`` keys do not count: the batch brings new revisions of them.
+        ``lists`` are those of the batch, if they are known.
         """
-        n, m, k = self.n_slots, len(batch), self.k
         words = [word_hashes(text) for text in batch.texts]
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
+        own = self.n_slots + np.arange(len(batch), dtype=np.int64)
+        new = self._lists_of(batch, gone) if lists is None else lists
+        if lists is None:
+            new.copied[:] = self.copied(own, new, words)
+        touched, stored = self._touched(own, new, gone)
+        return Overlay(
+            graph=self,
+            batch=batch,
+            numbers=np.concatenate([own, touched]),
+            lists=Lists(*map(np.concatenate, zip(new, stored, strict=True))),
+            words=words,
+        )
+
+    def _lists_of(self, batch: Batch, gone: NDArray[np.int64]) -> Lists:
+        """Return the lists of a batch; copied shares are still 0, ``gone`` slots do not count."""
+        n, m, k = self.n_slots, len(batch), self.k
         parts = [none_found(m, k)]
         if len(self):
             # Each entry of the batch has few older revisions, and they are near it.
@@ -250,17 +268,13 @@ class SimilarityGraph:
             inside = all_neighbors(batch.embeddings, min(k, m - 1))
             inside.slots[inside.slots >= 0] += n
             parts.append(inside)
-        new = Lists.of(merged(parts, k), k)
-        own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self.copied(own, new, words)
-        touched, lists = self._touched(own, new, gone)
-        return Overlay(
-            graph=self,
-            batch=batch,
-            numbers=np.concatenate([own, touched]),
-            lists=Lists(*map(np.concatenate, zip(new, lists, strict=True))),
-            words=words,
-        )
+        return Lists.of(merged(parts, k), k)
+
+    def fits(self, lists: Lists, n: int) -> bool:
+        """Whether lists may be those of ``n`` entries that come next."""
+        shapes = {column.shape for column in lists}
+        last = self.n_slots + n
+        return shapes == {(n, self.k)} and bool(((lists.slots >= -1) & (lists.slots < last)).all())
 
     def nearest(self, batch: Batch, k: int) -> Neighbors:
         """Return the nearest known entries of a batch: k of them, or more if more were found.

@@ -122,6 +122,7 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
         floor=1 - math.exp(-RATE * 1.0),
         beyond_doubt=BEYOND_DOUBT,
         reads_contexts=True,
+        reads=(suspicion,),
     )
 
     def __init__(
