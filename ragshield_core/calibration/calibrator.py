@@ -18,7 +18,7 @@ from ragshield_core.detectors.base import (
     Detector,
     DoubtsSample,
     GroupDetector,
-    SharesWork,
+    SharesUsual,
     StatelessDetector,
     judged_scores,
     learns,
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
     ids: tuple[str, ...] = ()  # of the entries that count as clean
     n_doubtful: int = 0  # entries that do not count
     why_not: str = ""  # the reason if calibration is impossible
-    # By detector, usual values that one process has measured for all; see SharesWork.
+    # By detector, usual values that one process has measured for all; see SharesUsual.
     usual: Usuals = NO_USUAL
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -273,7 +273,8 @@ class Calibrator:
         """Measure the current usual values; return those that others can take over."""
         assert self.sample is not None  # noqa: S101 - a copy has scored it
         self.measure(self.sample, confirmed)
-        return {name: one.usual() for name, one in self._knowledge.sharing.items()}
+        learners = self._knowledge.learners
+        return {one.name: one.usual() for one in learners if isinstance(one, SharesUsual)}
 
     def measure(
         self,
@@ -298,7 +299,7 @@ class Calibrator:
                     doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
-            if isinstance(detector, SharesWork) and detector.name in usual:
+            if isinstance(detector, SharesUsual) and detector.name in usual:
                 detector.take_usual(*usual[detector.name])
             else:
                 detector.refresh(reference)

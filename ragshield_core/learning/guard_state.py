@@ -135,12 +135,13 @@ class GuardState:
             self.unscreened.pop(entry_id, None)
             self.tries.pop(entry_id, None)
 
-    def changes_shared_work(self, event: Event) -> bool:
-        """Whether an event changes the state of detectors whose work one process does for all."""
+    def changed_by(self, event: Event) -> set[str]:
+        """Return the names of the detectors whose state an event may change."""
         if event.change is Change.HELD:
-            accusers = set().union(*event.accused.values())
-            return not accusers.isdisjoint(self.knowledge.sharing)
-        return event.change not in (Change.COUNTED, Change.UNSCREENED, Change.SCREENED)
+            return set().union(*event.accused.values())
+        if event.change in (Change.COUNTED, Change.UNSCREENED, Change.SCREENED):
+            return set()
+        return {detector.name for detector in self.detectors}
 
     def vouched_for(self) -> None:
         """Forget the entries that were admitted unscreened: the whole knowledge base was judged."""

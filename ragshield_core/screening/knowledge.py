@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, GroupDetector, Need, SharesWork
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, SharesLearning
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower
@@ -28,7 +28,7 @@ PRINTS = np.dtype(f"V{PRINT}")
 # Prefix of the names of the arrays of a saved state.
 SAVED = "known."
 
-# By detector, what it has found out about entries that are about to be learned; see SharesWork.
+# By detector, what it has found out about entries that are about to be learned; see SharesLearning.
 Prepared = Mapping[str, Mapping[str, NDArray[Any]]]
 NOTHING: Prepared = MappingProxyType({})
 
@@ -133,9 +133,9 @@ class Knowledge:
         for detector in self.learners:
             detector.reset()
 
-    def prepared(self, entries: Batch) -> Prepared:
-        """Return what detectors are about to find out about entries, for other processes."""
-        return {name: one.prepared(entries) for name, one in self.sharing.items()}
+    def prepared(self, entries: Batch, names: Collection[str]) -> Prepared:
+        """Return what detectors of these names are about to find out about entries."""
+        return {name: one.prepared(entries) for name, one in self.sharing.items() if name in names}
 
     def learn(self, entries: Batch, prepared: Prepared = NOTHING) -> None:
         """Learn new entries; ``prepared`` has what another process has found out about them."""
@@ -259,9 +259,9 @@ class Knowledge:
             self.missed.pop(detector.name, None)
 
     @property
-    def sharing(self) -> dict[str, SharesWork]:
-        """The detectors whose work one process does for all, by name."""
-        return {d.name: d for d in self.detectors if isinstance(d, SharesWork)}
+    def sharing(self) -> dict[str, SharesLearning]:
+        """The detectors whose learning one process prepares for all, by name."""
+        return {d.name: d for d in self.detectors if isinstance(d, SharesLearning)}
 
     @property
     def _grouping(self) -> list[GroupDetector]:

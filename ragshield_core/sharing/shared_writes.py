@@ -298,16 +298,16 @@ class SharedWrites(Writes):
         Detectors prepare the first entries that they learn after the head of the journal.
         """
         state, told = self._state, list[Event]()
-        current = head == self.position
+        current = {one.name for one in state.detectors} if head == self.position else set()
         for event in events:
             if event.change is Change.LEARNED and event.entries is not None:
                 event = replace(  # noqa: PLW2901 - a copy for others
                     event,
                     readings=read(event.entries.texts, state.readers),
-                    prepared=state.knowledge.prepared(event.entries) if current else {},
+                    prepared=state.knowledge.prepared(event.entries, current),
                 )
             told.append(event)
-            current = current and not state.changes_shared_work(event)
+            current -= state.changed_by(event)
         return told
 
     def afterwards(self, step: Callable[[], object]) -> None:

@@ -189,8 +189,8 @@ class UsesEmbedder(ABC):
         """Set the model, ``None`` for none; raises StateError if another model was learned."""
 
 
-class SharesWork(ABC):
-    """A detector that needs long to measure or to learn: one process does it for all."""
+class SharesUsual(ABC):
+    """A detector that needs long to measure usual values: one process measures them for all."""
 
     @abstractmethod
     def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -199,6 +199,10 @@ class SharesWork(ABC):
     @abstractmethod
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the result of a ``refresh`` that another process made in the same state."""
+
+
+class SharesLearning(ABC):
+    """A detector that needs long to learn entries: one process prepares it for all."""
 
     @abstractmethod
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
@@ -209,9 +213,9 @@ class SharesWork(ABC):
 
     @abstractmethod
     def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Let the next ``learn`` of these entries use what another process has prepared.
+        """Let the next ``learn`` of these entries use what another process prepared.
 
-        It did so in the same state. Arrays that do not fit are ignored.
+        Both were in the same state. Arrays that do not fit are ignored.
         """
 
 

@@ -15,7 +15,8 @@ from ragshield_core.detectors.base import (
     GroupDetector,
     Need,
     Scope,
-    SharesWork,
+    SharesLearning,
+    SharesUsual,
     Traits,
 )
 from ragshield_core.detectors.groups import cleanbase
@@ -59,7 +60,7 @@ EXTREME = 1e-4
 Notes = dict[str, NDArray[np.float32]]  # columns of the graph, by name
 
 
-class CliqueDetector(GroupDetector, Audits, SharesWork, IndexOwner):
+class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOwner):
     """Find small groups of entries that are similar in meaning but not in wording.
 
     By the default rule, the score is the surprisal of the tightest group around an entry in this
@@ -226,8 +227,8 @@ class CliqueDetector(GroupDetector, Audits, SharesWork, IndexOwner):
 
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
         """Return the neighbours and the notes that :meth:`learn` is about to write."""
-        if not self._is_new(entries):
-            return {}
+        if self.in_store is not None or not self._is_new(entries):
+            return {}  # no store is asked while a transaction is open
         overlay, notes = self._found(entries)
         self._prepared = (entries, overlay, notes)
         return {**overlay.lists.take(np.s_[: len(entries)])._asdict(), **notes}

@@ -11,11 +11,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
+from ragshield_core.detectors.base import (
+    N_FOLDS,
+    Evidence,
+    GroupDetector,
+    Need,
+    Scope,
+    SharesLearning,
+    Traits,
+)
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.phrase.counts import Grams, hashed, n_cells_for, places_of
 from ragshield_core.detectors.phrase.judging import MIN_LIFT, NOTHING, Judgement, copies_in, judge
-from ragshield_core.detectors.phrase.memory import CHUNK, Memory
+from ragshield_core.detectors.phrase.memory import CHUNK, Memory, Places
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import printable
@@ -37,7 +45,7 @@ QUOTED = 80  # characters
 ACCOMPLICES = 2
 
 
-class TriggerPhraseDetector(GroupDetector):
+class TriggerPhraseDetector(GroupDetector, SharesLearning):
     """Find phrases that were planted in many entries, with any labels.
 
     An n-gram (up to four words, see :mod:`.counts`) is suspicious if too many of the entries that
@@ -123,6 +131,7 @@ class TriggerPhraseDetector(GroupDetector):
         # Such entries that have left or are held now, each with a hash of its text.
         self._parted: dict[str, str] = {}
         self._latest: tuple[Batch, Grams, Judgement] | None = None
+        self._prepared: tuple[Batch, Grams, Places] | None = None  # to be learned next
         self._overlooked: frozenset[str] = frozenset()
 
     # Learning
@@ -144,9 +153,27 @@ class TriggerPhraseDetector(GroupDetector):
             self._memory.background.measure(_grams_of([entries.take(_copies(sketches))]))
             self._ready = True
 
+    def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
+        """Return the places of entries in the knowledge base."""
+        if not self._ready:
+            return {}
+        if self._latest is not None and self._latest[0] is entries:
+            _, grams, judgement = self._latest
+            places = judgement.places
+        else:
+            grams, memory = Grams.of(entries.texts), self._fitted()
+            places = memory.sample.places(entries, grams, memory.background)
+        self._prepared = entries, grams, places
+        return dict(places)
+
+    def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Let the next :meth:`learn` of these entries use their places."""
+        if self._ready and self._fitted().fits(arrays, len(entries)):
+            self._prepared = entries, Grams.of(entries.texts), arrays
+
     def forget(self, entries: Batch) -> None:
         """Remove learned entries."""
-        self._latest = None
+        self._changed()
         if self._memory is not None and len(entries):
             self._part_with(entries)
             self._memory.forget(entries)
@@ -159,11 +186,12 @@ class TriggerPhraseDetector(GroupDetector):
     def overlook(self, ids: Collection[str]) -> None:
         """Ignore recent entries that the batch replaces."""
         if self._overlooked != set(ids):
-            self._overlooked, self._latest = frozenset(ids), None
+            self._overlooked = frozenset(ids)
+            self._changed()
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Stop counting held entries."""
-        self._latest = None
+        self._changed()
         if self._memory is not None:
             self._memory.forget_recent(ids, held=True)
 
@@ -173,7 +201,7 @@ class TriggerPhraseDetector(GroupDetector):
         Once the entries of a new template are released, its phrases explain later entries; the
         phrases of one entry that was released by mistake explain hardly any.
         """
-        self._latest = None
+        self._changed()
         if self._together:
             self._together.difference_update(ids)
         for entry_id in ids:
@@ -222,7 +250,7 @@ class TriggerPhraseDetector(GroupDetector):
             background = self._memory.background  # assumes the same share of copies as before
             background.tail = np.maximum(background.held_by() * background.originals, 1.0)
             self._memory.sample.changed()
-            self._latest = None
+            self._changed()
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries have a phrase that is suspicious only because they came together.
@@ -407,10 +435,16 @@ class TriggerPhraseDetector(GroupDetector):
     def _arrive(self, entries: Batch, *, held: bool) -> None:
         """Add entries to the recent ones, with the n-grams and places from their judgement."""
         judged, self._latest = self._latest, None
+        prepared, self._prepared = self._prepared, None
         known = None
-        if judged is not None and judged[0] is entries:
+        if prepared is not None and prepared[0] is entries:
+            known = prepared[1:]
+        elif judged is not None and judged[0] is entries:
             known = judged[1], judged[2].places
         self._fitted().arrive(entries, known, held=held)
+
+    def _changed(self) -> None:
+        self._latest = self._prepared = None
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with their scores beside the batch."""

@@ -279,6 +279,13 @@ class Memory:
 
     # Recent entries
 
+    def fits(self, places: Places, n: int) -> bool:
+        """Whether these may be the places of ``n`` entries."""
+        columns = {name: self.recent[name] for name in PLACES}
+        return places.keys() == columns.keys() and all(
+            places[name].shape == (n, *column.shape[1:]) for name, column in columns.items()
+        )
+
     def arrive(
         self, entries: Batch, judged: tuple[Grams, Places] | None = None, *, held: bool
     ) -> None:
