@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,7 +29,9 @@ from ragshield_core.detectors import (
     MetaClaimDetector,
     TriggerPhraseDetector,
 )
+from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.sharing.journal import MEASURES, Journal
@@ -78,6 +81,66 @@ def test_a_text_is_read_by_who_learns_it_and_by_no_other(detector, url, monkeypa
     assert other.writes.known(["a"]) == ["a"]
     for mine, others in zip(*(d.state() for g in (one, other) for d in g.detectors), strict=True):
         np.testing.assert_equal(mine, others)
+
+
+def without(damage, event):
+    """Return an event whose prepared arrays are missing or damaged."""
+    if damage == "missing":
+        return replace(event, prepared={})
+    cut = {
+        name: {key: column[:-1] for key, column in arrays.items()}
+        for name, arrays in event.prepared.items()
+    }
+    return replace(event, prepared=cut)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_entries_are_judged_by_the_process_that_learns_them_and_by_no_other(damage, url, tmp_path):
+    one, other, third = (Guard.open(url, fpr=RATE) for _ in range(3))
+    one.fit(labelled(passages(300, 1), 1)).calibrate()
+    third.writes.catch_up()
+    known = concatenate([passages(40, 2, "new"), group(5, 3), topical("billing", 4)])
+    for rows in np.array_split(np.random.default_rng(5).permutation(len(known)), 4):
+        written(one, known.take(rows))
+    with mock.patch.object(SimilarityGraph, "nearest", side_effect=AssertionError):
+        other.writes.catch_up()
+    apply = GuardState.apply
+    with mock.patch.object(
+        GuardState, "apply", lambda state, event: apply(state, without(damage, event))
+    ):
+        third.writes.catch_up()
+    assert_same(one, other, tmp_path)
+    assert_same(one, third, tmp_path)
+
+
+def test_a_writer_far_from_its_turn_leaves_the_journal_to_those_before_it(url, monkeypatch):
+    monkeypatch.setattr(sharing, "NEXT", 1)
+    first, second, third = opened(url, 3)
+    turn, read = first.writes.take_turn(), {}
+
+    def wait_and_learn(guard, name):
+        mine = guard.writes.take_turn()
+        time.sleep(5 * sharing.PAUSE)
+        read[name] = [each.writes.position for each in (second, third)]
+        guard.writes.together(lambda: guard.learn(passages(1, 1, name)), turn=mine)
+
+    waiting = []
+    for guard, name in ((second, "second"), (third, "third")):
+        waiting.append(threading.Thread(target=wait_and_learn, args=(guard, name)))
+        waiting[-1].start()
+        while len(queued(first)) < 1 + len(waiting):
+            time.sleep(sharing.PAUSE)
+    start = third.writes.position
+    first.writes.together(lambda: first.learn(passages(1, 1, "first")), turn=turn)
+    for thread in waiting:
+        thread.join(30)
+    assert read == {"second": [start + 1, start], "third": [start + 2, start + 2]}
+
+
+def queued(guard):
+    """Return the writers that wait for their turn, and the one that has it."""
+    with guard.quarantine.database.read() as session:
+        return Journal().queue(session, 9)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
