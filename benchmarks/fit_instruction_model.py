@@ -35,7 +35,7 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
 from ragshield_core.detectors.instruction import concepts, matching
-from ragshield_core.detectors.instruction.concepts import LANGUAGES, Model
+from ragshield_core.detectors.instruction.concepts import LANGUAGES, IdeaModel
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.instruction.rules import words_of
 from ragshield_core.detectors.instruction.sentences import sentences_of
@@ -97,9 +97,9 @@ class Weights:
     bias: float
     of: dict[str, float]
 
-    def model(self) -> Model:
+    def model(self) -> IdeaModel:
         """Return the package's model with these weights."""
-        return Model({**data_file(), "bias": self.bias, "weights": self.of})
+        return IdeaModel({**data_file(), "bias": self.bias, "weights": self.of})
 
 
 # Texts
@@ -184,7 +184,7 @@ def passages(half: int, per_corpus: int) -> dict[str, list[Example]]:
 # The fit
 
 
-def bag_of(example: Example, known: Model) -> Bag:
+def bag_of(example: Example, known: IdeaModel) -> Bag:
     """Return a text as the ideas of its stretches."""
     view, plain, spans = sentences_of(readable(example.text))
     found = concepts.stretches(known, plain, view.text, spans, words_of(plain, spans))
@@ -258,7 +258,7 @@ def fitted(bags: Sequence[Bag], names: Sequence[str], strength: float) -> Weight
     return Weights(round(float(regression.intercept_[0]), 3), kept)
 
 
-def logits(bags: Sequence[Bag], model: Model) -> NDArray[np.float64]:
+def logits(bags: Sequence[Bag], model: IdeaModel) -> NDArray[np.float64]:
     """Return the log-odds of each text's strongest stretch; minus infinity if it has none."""
     return np.array([max(map(model.logit, bag.masks), default=-np.inf) for bag in bags])
 
@@ -344,7 +344,7 @@ def by_language(bag: Bag) -> str | None:
 
 
 @contextmanager
-def in_force(model: Model) -> Iterator[None]:
+def in_force(model: IdeaModel) -> Iterator[None]:
     """Let the detector use another model of ideas."""
     matching.suspicion.forget()  # verdicts of the previous model
     with patch.object(concepts, "model", lambda: model):
@@ -357,7 +357,7 @@ def scores_of(examples: Sequence[Example]) -> NDArray[np.float64]:
     return np.array([matching.suspicion(example.text).score for example in examples])
 
 
-def compared(models: dict[str, Model], half: str, per_corpus: int) -> list[str]:
+def compared(models: dict[str, IdeaModel], half: str, per_corpus: int) -> list[str]:
     """Return tables of the models on unseen texts, at equal false-positive rates."""
     test = wordings(half)
     clean = passages(1, per_corpus)
@@ -477,7 +477,7 @@ def main() -> None:
     parser.add_argument("--unseen", action="store_true", help="leave the test half unread")
     arguments = parser.parse_args()
     per_corpus = 60 if arguments.quick else PER_CORPUS
-    known = Model(data_file())
+    known = IdeaModel(data_file())
     own = [*wordings("dev"), *rule_examples(), *orders(2 if arguments.quick else PER_PATTERN)]
     clean = [e for texts in passages(0, per_corpus).values() for e in texts]
     bags = [bag_of(e, known) for e in track([*own, *clean], description="ideas")]

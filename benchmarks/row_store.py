@@ -12,7 +12,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.inner import StoredEntries
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, sift
+from ragshield_core.store.malformed import RawEntries, sift
 from ragshield_core.store.mask import Claims, Mask
 
 
@@ -76,4 +76,4 @@ class RowKeeper(Keeper[Entry]):
     def write(self, rows: Sequence[int]) -> Report:
         """Write some of the rows, like an adapter."""
         batch = self._rows.take(rows)
-        return self.run(writing.add, self, sift(Columns.of(batch), self.guard), lambda _: None)
+        return self.run(writing.add, self, sift(RawEntries.of(batch), self.guard), lambda _: None)

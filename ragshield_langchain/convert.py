@@ -15,7 +15,7 @@ from ragshield_core.model.claims import HIDDEN_KEY
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision
 from ragshield_core.store.keys import MetadataKeys
-from ragshield_core.store.malformed import Columns, Vectors
+from ragshield_core.store.malformed import RawEntries, Vectors
 
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
@@ -99,7 +99,7 @@ def columns_of(
     metadatas: Sequence[Any],
     vectors: Vectors | None,
     keys: MetadataKeys,
-) -> Columns:
+) -> RawEntries:
     """Return columns of documents, with reasons for unreadable values; metadata is copied."""
     if len(metadatas) != len(ids):
         msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
@@ -121,7 +121,7 @@ def columns_of(
             why.append(f"its metadata cannot be read ({type(error).__name__})")
         if why:
             reasons[row] = "; ".join(why)
-    return Columns(
+    return RawEntries(
         ids=ids,
         texts=texts,
         vectors=vectors,

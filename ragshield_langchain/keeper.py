@@ -22,7 +22,7 @@ from ragshield_core.store import writing
 from ragshield_core.store.inner import NOTHING, StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys
-from ragshield_core.store.malformed import Columns, Vectors, embedding, no_release, sift
+from ragshield_core.store.malformed import RawEntries, Vectors, embedding, no_release, sift
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.convert import (
     claimed,
@@ -127,7 +127,7 @@ class DocumentKeeper(Keeper[Document]):
         model = model_of(self.access.inner) if embed is None else embed
         with embedding(batch.ids, batch.texts):
             vectors = model.embed_documents(list(batch.texts))
-        return replace(Columns.of(batch), vectors=vectors).batch()
+        return replace(RawEntries.of(batch), vectors=vectors).batch()
 
     # Documents
 

@@ -32,7 +32,7 @@ from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_core.store.keys import MetadataKeys
-from ragshield_core.store.malformed import Columns, unusable
+from ragshield_core.store.malformed import RawEntries, unusable
 
 logger = logging.getLogger("ragshield")
 
@@ -168,7 +168,7 @@ def _shown(node: BaseNode) -> str:
 
 def columns_of(
     nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
-) -> Columns:
+) -> RawEntries:
     """Return nodes as columns, with the reasons why some cannot be read or kept.
 
     Raises
@@ -184,7 +184,7 @@ def columns_of(
             "nodes before they are stored, or put the embedding model in front of the guard."
         )
         raise InvalidBatchError(msg)
-    return Columns(
+    return RawEntries(
         vectors=[node.embedding for node in nodes] if with_vectors else None,
         reasons={n: row.reason for n, row in enumerate(rows) if row.reason is not None},
         refused={n: row.refused for n, row in enumerate(rows) if row.refused is not None},

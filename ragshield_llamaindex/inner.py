@@ -253,12 +253,12 @@ class QdrantInner(InnerStore):
             self.name, self._place, _as_qdrant_writes, lambda point: str(point.id)
         )
 
-    def _place(self) -> qdrant_vectors.Place | None:
+    def _place(self) -> qdrant_vectors.NamedVectors | None:
         store = self._store
         if not self._there():
             return None
         # Older collections have unnamed vectors.
-        return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
+        return qdrant_vectors.NamedVectors(store.client, store.collection_name, store.dense_vector_name)
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         if not _uuids([node.node_id]):
@@ -361,9 +361,9 @@ class PostgresInner(InnerStore):
         with self._store._session() as session, session.begin():  # noqa: SLF001
             return work(session)
 
-    def _place(self, session: Any) -> postgres_vectors.Place:
+    def _place(self, session: Any) -> postgres_vectors.VectorColumns:
         quoted = session.get_bind().dialect.identifier_preparer
-        return postgres_vectors.Place(
+        return postgres_vectors.VectorColumns(
             table=quoted.format_table(self._table().__table__),
             key_column="id",
             id_column="node_id",  # not always unique: `add` keeps existing rows with the same id

@@ -17,7 +17,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.inner import NOTHING, StoredEntries
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, sift
+from ragshield_core.store.malformed import RawEntries, sift
 from ragshield_core.store.mask import Claims
 
 
@@ -114,7 +114,9 @@ def batch(entries):
 
 def add(keeper, entries):
     """Write entries; return the report."""
-    return keeper.run(writing.add, keeper, sift(Columns.of(entries), keeper.guard), lambda _: None)
+    return keeper.run(
+        writing.add, keeper, sift(RawEntries.of(entries), keeper.guard), lambda _: None
+    )
 
 
 def main():

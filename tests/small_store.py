@@ -10,7 +10,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.inner import NOTHING, StoredEntries
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, sift
+from ragshield_core.store.malformed import RawEntries, sift
 from ragshield_core.store.mask import Claims, Mask
 
 # In texts of the tests: no log may have it.
@@ -87,7 +87,7 @@ class SmallKeeper(Keeper):
 
     def adding(self, **texts):
         """Do that inside of another operation."""
-        sifted = sift(Columns.of(entries(**texts)), self.guard)
+        sifted = sift(RawEntries.of(entries(**texts)), self.guard)
         return writing.add(self, sifted, lambda report: report.flagged)
 
     def seen(self):

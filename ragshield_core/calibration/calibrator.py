@@ -41,6 +41,9 @@ logger = logging.getLogger("ragshield")
 MOST_SCORED = 100_000
 
 
+# Name of the column that has the outliers of a shared measurement.
+OUTLIERS = "outliers"
+
 Usuals = Mapping[str, tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]]
 NO_USUAL: Usuals = MappingProxyType({})
 
@@ -239,7 +242,8 @@ class Calibrator:
         self, sample: CleanSample, confirmed: Sequence[str]
     ) -> tuple[Measured, dict[str, NDArray[np.float64]]]:
         """Measure the current usual values; return the counting and all scores of a sample."""
-        doubtful = self.measure(sample, confirmed)
+        outliers = self.measure(sample, confirmed)
+        doubtful = np.logical_or.reduce([*outliers.values()])
         scores = self._held_out_scores(sample.inside)
         if len(sample.outside):
             outside = self._clean_scores(sample.outside)
@@ -271,39 +275,47 @@ class Calibrator:
 
     def measured_usual(self, confirmed: Sequence[str]) -> dict[str, Any]:
         """Measure the current usual values; return those that others can take over."""
-        assert self.sample is not None  # noqa: S101 - a copy has scored it
-        self.measure(self.sample, confirmed)
-        learners = self._knowledge.learners
-        return {one.name: one.usual() for one in learners if isinstance(one, SharesUsual)}
+        sample = self.sample
+        assert sample is not None  # noqa: S101 - a copy has scored it
+        outliers = self.measure(sample, confirmed)
+        usual = {}
+        for detector in self._knowledge.learners:
+            if isinstance(detector, SharesUsual):
+                values, arrays = detector.usual()
+                usual[detector.name] = values, arrays | {OUTLIERS: outliers[detector.name]}
+        return usual
 
     def measure(
         self,
         sample: CleanSample,
         confirmed: Sequence[str],
         usual: Usuals = NO_USUAL,
-    ) -> NDArray[np.bool_]:
+    ) -> dict[str, NDArray[np.bool_]]:
         """Measure the current usual values from the entries inside a clean sample.
 
         ``usual`` has those that another process has measured, by detector.
 
-        Returns a mask of outliers, shape (n_inside,); a vetted sample has none.
+        Returns, by detector, a mask of outliers, shape (n_inside,); a vetted sample has none.
         """
         detectors = self._knowledge.detectors
         for detector in detectors if confirmed else ():
             if isinstance(detector, GroupDetector):
                 detector.confirm(confirmed)
-        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
-        if not sample.vetted:
-            for detector in detectors:
-                if isinstance(detector, DoubtsSample):
-                    doubtful |= detector.outliers(sample.inside)
+        none = np.zeros(len(sample.inside), dtype=np.bool_)
+        outliers = {detector.name: none for detector in detectors}
+        for detector in () if sample.vetted else detectors:
+            if detector.name in usual:
+                outliers[detector.name] = usual[detector.name][1][OUTLIERS]
+            elif isinstance(detector, DoubtsSample):
+                outliers[detector.name] = detector.outliers(sample.inside)
+        doubtful = np.logical_or.reduce([none, *outliers.values()])
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
             if isinstance(detector, SharesUsual) and detector.name in usual:
                 detector.take_usual(*usual[detector.name])
             else:
                 detector.refresh(reference)
-        return doubtful
+        return outliers
 
     def adopt_source(
         self,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ragshield_core.files.pages import page
-from ragshield_core.files.passages import Passage, UnreadError, paragraphs
+from ragshield_core.files.passages import FilePassage, UnreadError, paragraphs
 from ragshield_core.files.worker import BINARIES, Worker
 
 # Most bytes of a file; people do not write larger ones.
@@ -23,7 +23,7 @@ _DELIMITERS = ",;\t|"
 _LONGEST_FIELD = 1 << 24
 
 
-def json_values(text: str) -> Iterator[Passage]:
+def json_values(text: str) -> Iterator[FilePassage]:
     """Yield the texts of a JSON file, one passage per record."""
     try:
         value = json.loads(text)
@@ -33,7 +33,7 @@ def json_values(text: str) -> Iterator[Passage]:
     yield from _records(enumerate(value if isinstance(value, list) else [value], 1), "record")
 
 
-def json_lines(text: str) -> Iterator[Passage]:
+def json_lines(text: str) -> Iterator[FilePassage]:
     """Yield the texts of JSON Lines, one passage per line."""
 
     def values() -> Iterator[tuple[int, Any]]:
@@ -48,7 +48,7 @@ def json_lines(text: str) -> Iterator[Passage]:
     yield from _records(values(), "line")
 
 
-def table(text: str) -> Iterator[Passage]:
+def table(text: str) -> Iterator[FilePassage]:
     """Yield the rows of a table, each value after the name of its column."""
     usual = csv.field_size_limit(_LONGEST_FIELD)  # a setting of the whole process
     head = text.partition("\n")[0]
@@ -74,9 +74,9 @@ def table(text: str) -> Iterator[Passage]:
         yield from _passage("", names, 1)
 
 
-def _passage(lead: str, lines: Iterable[str], number: int) -> Iterator[Passage]:
+def _passage(lead: str, lines: Iterable[str], number: int) -> Iterator[FilePassage]:
     if said := (lead + "\n".join(line for line in lines if line.strip())).strip():
-        yield Passage(said, "line", number)
+        yield FilePassage(said, "line", number)
 
 
 def _named(names: list[str], row: list[str]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def _named(names: list[str], row: list[str]) -> Iterator[str]:
             yield f"{names[at]}: {value}" if at < len(names) and len(names) > 1 else value
 
 
-def _records(values: Iterable[tuple[int, Any]], unit: str) -> Iterator[Passage]:
+def _records(values: Iterable[tuple[int, Any]], unit: str) -> Iterator[FilePassage]:
     for number, value in values:
         try:
             said = "\n".join(_said(value, ""))
@@ -93,7 +93,7 @@ def _records(values: Iterable[tuple[int, Any]], unit: str) -> Iterator[Passage]:
             msg = f"{unit} {number} is nested too deeply"
             raise UnreadError(msg) from None
         if said.strip():
-            yield Passage(said, unit, number)
+            yield FilePassage(said, unit, number)
 
 
 def _said(value: Any, name: str) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _said(value: Any, name: str) -> Iterator[str]:
         yield f"{name}: {text}" if name and len(name) <= len(text) else text
 
 
-TEXTS: dict[str, Callable[[str], Iterator[Passage]]] = {
+TEXTS: dict[str, Callable[[str], Iterator[FilePassage]]] = {
     **dict.fromkeys((".txt", ".md", ".markdown", ".rst"), paragraphs),
     **dict.fromkeys((".html", ".htm", ".xhtml"), page),
     **dict.fromkeys((".csv", ".tsv"), table),
@@ -139,7 +139,9 @@ def ending_of(name: str) -> str | None:
     return None
 
 
-def read_document(path: Path, worker: Worker, largest: int = LARGEST) -> tuple[list[Passage], str]:
+def read_document(
+    path: Path, worker: Worker, largest: int = LARGEST
+) -> tuple[list[FilePassage], str]:
     """Return the passages of a file, and its encoding if it is a text.
 
     Raises

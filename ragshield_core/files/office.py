@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from ragshield_core.files import colours
 from ragshield_core.files.documents import decoded
 from ragshield_core.files.pages import page
-from ragshield_core.files.passages import Passage, UnreadError
+from ragshield_core.files.passages import FilePassage, UnreadError
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -88,23 +88,23 @@ class _Package:
         return root
 
 
-def _beside(said: str, number: int, kind: str) -> Iterator[Passage]:
+def _beside(said: str, number: int, kind: str) -> Iterator[FilePassage]:
     if said := " ".join(said.split()):
-        yield Passage(said, "paragraph", max(1, number), kind, 0.0, beside=True)
+        yield FilePassage(said, "paragraph", max(1, number), kind, 0.0, beside=True)
 
 
-def _passages(parts: Iterable[tuple[tuple[str, float], str]], number: int) -> Iterator[Passage]:
+def _passages(parts: Iterable[tuple[tuple[str, float], str]], number: int) -> Iterator[FilePassage]:
     """Yield the visible text of a paragraph, then its hidden texts.
 
     Each part has the reason why it is hidden (empty if it is visible), and how sure that is.
     """
     parts = list(parts)
     if seen := " ".join("".join(text for (kind, _), text in parts if not kind).split()):
-        yield Passage(seen, "paragraph", number)
+        yield FilePassage(seen, "paragraph", number)
     for (kind, sure), group in groupby(parts, key=itemgetter(0)):
         said = " ".join("".join(text for _, text in group).split())
         if kind and said:
-            yield Passage(said, "paragraph", number, kind, sure)
+            yield FilePassage(said, "paragraph", number, kind, sure)
 
 
 # Word
@@ -121,7 +121,7 @@ _UNKNOWN_BEHIND = 0.3
 _OFF = frozenset({"0", "false", "off", "none"})
 
 
-def word(path: Path) -> Iterator[Passage]:
+def word(path: Path) -> Iterator[FilePassage]:
     """Yield the paragraphs of a Word file, its headers and notes, and the texts beside them."""
     with closing(_Package(path)) as package:
         styles = _Styles(package.xml(_STYLES) if _STYLES in package.names else None)
@@ -263,7 +263,7 @@ _NOT_TEXT = frozenset({_OFFICE + "annotation", _TEXT + "tracked-changes"})
 _POINTS = {"pt": 1.0, "cm": 28.35, "mm": 2.835, "in": 72.0, "px": 0.75}
 
 
-def open_document(path: Path) -> Iterator[Passage]:
+def open_document(path: Path) -> Iterator[FilePassage]:
     """Yield the paragraphs of an OpenDocument text, and the texts beside them."""
     with closing(_Package(path)) as package:
         names = ["content.xml", *({"styles.xml"} & package.names)]
@@ -364,7 +364,7 @@ _OPF = "{http://www.idpf.org/2007/opf}"
 _RIGHTS = "META-INF/encryption.xml"
 
 
-def epub(path: Path) -> Iterator[Passage]:
+def epub(path: Path) -> Iterator[FilePassage]:
     """Yield the passages of the pages of a book, in its order."""
     with closing(_Package(path)) as package:
         rootfile = next(package.xml(_CONTAINER).iter(_ROOTFILE), None)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ragshield_core.detectors.hidden.markup import attributes, hidden_html
 from ragshield_core.detectors.hidden.payload import COMMENT, sureness
-from ragshield_core.files.passages import Passage
+from ragshield_core.files.passages import FilePassage
 
 # Least words of a text; shorter ones are names and labels.
 _FEWEST_WORDS = 4
@@ -31,7 +31,7 @@ _END = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "nos
 _TAGS = re.compile(r"<[^<>]{0,1000}>")
 
 
-def page(text: str, unit: str = "line") -> Iterator[Passage]:
+def page(text: str, unit: str = "line") -> Iterator[FilePassage]:
     """Yield the blocks of a page and marks of its hidden text, in order of place."""
     found: list[tuple[int, str, str, float]] = [(at, block, "", 0.0) for at, block in blocks(text)]
     found += [
@@ -49,7 +49,7 @@ def page(text: str, unit: str = "line") -> Iterator[Passage]:
     for at, said, hidden, sure in sorted(found):
         line += text.count("\n", last, at)
         last = at
-        yield Passage(said, unit, line, hidden, sure, beside=bool(hidden))
+        yield FilePassage(said, unit, line, hidden, sure, beside=bool(hidden))
 
 
 def _beside(text: str) -> Iterator[tuple[int, str, str, float]]:

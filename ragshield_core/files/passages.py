@@ -24,7 +24,7 @@ class UnreadError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class FilePassage:
     """A paragraph, a row of a table, or a text beside the running text."""
 
     text: str  # the text, as a machine reads it
@@ -55,7 +55,7 @@ class Chunk:
     # The place of its beginning, as in Passage
     unit: str
     at: int
-    hidden: list[Passage] = field(default_factory=list)  # passages that people do not see
+    hidden: list[FilePassage] = field(default_factory=list)  # passages that people do not see
 
     @property
     def id(self) -> str:
@@ -79,7 +79,7 @@ class Chunk:
         return {"source": self.name, **place, **marks}
 
 
-def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
+def chunks_of(passages: Iterable[FilePassage], name: str = "") -> list[Chunk]:
     """Return the passages of a file, joined into chunks of about :data:`CHUNK` characters.
 
     Examples
@@ -89,7 +89,7 @@ def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
     [(749, 1), (749, 2)]
     """
     chunks: list[Chunk] = []
-    early: list[Passage] = []  # marks before any text
+    early: list[FilePassage] = []  # marks before any text
     for passage in passages:
         if passage.beside:
             (chunks[-1].hidden if chunks else early).append(passage)
@@ -128,7 +128,7 @@ def without_templates(chunks: Sequence[Chunk]) -> None:
         ]
 
 
-def paragraphs(text: str) -> Iterator[Passage]:
+def paragraphs(text: str) -> Iterator[FilePassage]:
     """Yield the paragraphs of a plain text with their lines."""
     start = 0
     line = 1
@@ -137,7 +137,7 @@ def paragraphs(text: str) -> Iterator[Passage]:
         paragraph = text[start:end]
         lead = len(paragraph) - len(paragraph.lstrip())
         if stripped := paragraph.strip():
-            yield Passage(stripped, "line", line + paragraph.count("\n", 0, lead))
+            yield FilePassage(stripped, "line", line + paragraph.count("\n", 0, lead))
         if blank is not None:
             line += text.count("\n", start, blank.end())
             start = blank.end()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ragshield_core.files import colours
-from ragshield_core.files.passages import Passage, UnreadError, paragraphs
+from ragshield_core.files.passages import FilePassage, UnreadError, paragraphs
 
 _Matrix = tuple[float, float, float, float, float, float]
 _Box = tuple[float, float, float, float]  # left, bottom, right, top
@@ -40,7 +40,7 @@ _LAYER = "text of a hidden layer"
 _RECOGNISED = "text behind a picture of the page"
 
 
-def pdf(path: Path) -> Iterator[Passage]:
+def pdf(path: Path) -> Iterator[FilePassage]:
     """Yield the visible paragraphs of each page, then its hidden texts."""
     from pypdf import PdfReader  # noqa: PLC0415 - an optional extra
     from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
@@ -59,7 +59,7 @@ def pdf(path: Path) -> Iterator[Passage]:
         for value in (reader.metadata or {}).values():
             if isinstance(value, str) and " " in value.strip():
                 said = " ".join(value.split())
-                yield Passage(said, "page", 1, "document property", 0.0, beside=True)
+                yield FilePassage(said, "page", 1, "document property", 0.0, beside=True)
     except DependencyError:
         msg = "encrypted in a way that needs pip install 'pypdf[crypto]'"
         raise UnreadError(msg) from None
@@ -105,7 +105,7 @@ class _Page:
         self._reader, self._page = reader, page
         self._open: set[int] = set()
 
-    def passages(self, number: int) -> Iterator[Passage]:
+    def passages(self, number: int) -> Iterator[FilePassage]:
         """Yield the visible paragraphs, then the hidden texts."""
         content = self._page.get_contents()
         if content is None:
@@ -116,11 +116,11 @@ class _Page:
         if len(texts.get(_NOT_PAINTED, "")) > len(texts.get("", "")) and scanned:
             texts[_RECOGNISED] = texts.pop(_NOT_PAINTED)
         for part in paragraphs(texts.pop("", "")):
-            yield Passage(part.text, "page", number)
+            yield FilePassage(part.text, "page", number)
         for kind, text in texts.items():
             sure = 0.0 if kind == _RECOGNISED else 1.0
             for part in paragraphs(text):
-                yield Passage(" ".join(part.text.split()), "page", number, kind, sure)
+                yield FilePassage(" ".join(part.text.split()), "page", number, kind, sure)
 
     def _texts(self, owner: Any, content: Any, graphics: _Graphics, around: str) -> dict[str, str]:
         """Return the texts of the page or a form by the reason why they are hidden; "" if visible.

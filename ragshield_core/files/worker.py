@@ -19,7 +19,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import IO, Any
 
-from ragshield_core.files.passages import Passage, UnreadError
+from ragshield_core.files.passages import FilePassage, UnreadError
 
 # Formats that need a library: module and function of the reader, and the library.
 BINARIES = {
@@ -48,7 +48,7 @@ class Worker:
         self._seconds = seconds
         self._process: subprocess.Popen[str] | None = None
 
-    def read(self, path: Path) -> list[Passage]:
+    def read(self, path: Path) -> list[FilePassage]:
         """Return the passages of a file, if it takes neither too long nor too much memory."""
         *_, package = BINARIES[path.suffix.lower()]
         if importlib.util.find_spec(package) is None:
@@ -74,7 +74,7 @@ class Worker:
         finally:
             timer.cancel()
 
-    def _answer(self, process: subprocess.Popen[str], path: Path) -> list[Passage]:
+    def _answer(self, process: subprocess.Popen[str], path: Path) -> list[FilePassage]:
         asking, answering = _pipes(process)
         asking.write(json.dumps(str(path.absolute())) + "\n")
         asking.flush()
@@ -82,7 +82,7 @@ class Worker:
         while line := answering.readline():
             value = json.loads(line)
             if isinstance(value, list):
-                passages.append(Passage(*value))
+                passages.append(FilePassage(*value))
             elif value is None:
                 return passages
             else:

@@ -49,7 +49,7 @@ SNAPSHOT = "snapshot"
 TOLD: tuple[type[HeldRow | RuleRow], ...] = (HeldRow, RuleRow)
 
 
-class Told(NamedTuple):
+class LoggedState(NamedTuple):
     """State according to the log: digests by row number, and positions by namespace."""
 
     held: dict[int, str]
@@ -123,7 +123,7 @@ def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
     return int(number), digest
 
 
-def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> Told:
+def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> LoggedState:
     """Return the digests of held entries and rules according to the log.
 
     Raises
@@ -134,7 +134,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
         If the anchor is malformed.
     """
     before, expected = "", 1
-    told = Told({}, {}, {}, {})
+    told = LoggedState({}, {}, {}, {})
     number, anchored = parts_of_anchor(anchor)
     for line in _rows(session, LogRow):
         if line["seq"] != expected:
@@ -281,7 +281,7 @@ def verify_all(
     _verify_cases(session)
 
 
-def _verify_told(session: Session, digests: Digests, told: Told, namespace: str) -> None:
+def _verify_told(session: Session, digests: Digests, told: LoggedState, namespace: str) -> None:
     """Compare the held entries and rules of all namespaces with their digests in the log."""
     for kind, known in zip(TOLD, (told.held, told.rules), strict=True):
         expected = dict(known)

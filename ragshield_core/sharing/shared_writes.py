@@ -282,6 +282,8 @@ class SharedWrites(Writes):
             self._collected = None
         if not collected:
             return answer, (), range(self.position + 1, self.position + 1)
+        # Held entries last: what detectors prepare is about the state before this write.
+        collected.sort(key=lambda happened: happened[0].change is Change.HELD)
         positions = self._journal.append(
             session,
             self._for_others([event for event, _ in collected], head.position),

@@ -15,7 +15,7 @@ from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status, batches_of
 from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, Sifted, keepable, lacks_vector, sift
+from ragshield_core.store.malformed import RawEntries, Sifted, keepable, lacks_vector, sift
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -141,7 +141,7 @@ def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
 # Steps in front of a store, which pass on the entries that are not held
 
 
-def sifted_for_step(columns: Columns, guard: Guard) -> Sifted:
+def sifted_for_step(columns: RawEntries, guard: Guard) -> Sifted:
     """Separate malformed entries from the others, for a step that writes nothing.
 
     An entry that can be neither passed on nor held is refused at once, and the step passes no

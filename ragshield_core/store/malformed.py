@@ -58,7 +58,7 @@ UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class RawEntries:
     """Entries as a framework's package reads them, and reasons for those that it could not read."""
 
     ids: Sequence[Any]
@@ -242,7 +242,7 @@ def taken(report: Report, rows: Sequence[int]) -> Report:
     )
 
 
-def sift(columns: Columns, guard: Guard) -> Sifted:
+def sift(columns: RawEntries, guard: Guard) -> Sifted:
     """Separate malformed entries from the others.
 
     If several vectors are given and none is finite, the embedding model is at fault, and the write

@@ -28,7 +28,7 @@ RECOUNT = 1_000
 HEAD = 4
 
 
-class Place(NamedTuple):
+class VectorColumns(NamedTuple):
     """Table and columns of vectors, with names quoted for SQL.
 
     The key is unique, ids need not be: of the rows under one id, the row with the greatest key is
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     values: dict[str, Any]  # values of the parameters in the condition
 
 
-class Columns(NamedTuple):
+class ColumnTypes(NamedTuple):
     """The types of ids and vectors, and whether the type of vectors fixes their length."""
 
     ids: str
@@ -67,7 +67,7 @@ class PostgresVectors(VectorTable):
         self,
         name: str,
         run: Callable[[Callable[[Any], Any]], Any],
-        place: Callable[[Any], Place],
+        place: Callable[[Any], VectorColumns],
         holdable: Callable[[Any, Sequence[str]], Sequence[str]] = lambda _, ids: ids,
         *,
         ef_search: int = EF_SEARCH,
@@ -75,7 +75,7 @@ class PostgresVectors(VectorTable):
         self._name, self._run, self._place, self._holdable = name, run, place, holdable
         self.ef_search = ef_search
         self._version: tuple[int, ...] | None = None  # of pgvector
-        self._columns: Columns | None = None
+        self._columns: ColumnTypes | None = None
         self._by_index = 0  # searches until rows are counted again
 
     @property
@@ -143,8 +143,8 @@ class PostgresVectors(VectorTable):
     def _of_few(
         self,
         session: Any,
-        place: Place,
-        columns: Columns,
+        place: VectorColumns,
+        columns: ColumnTypes,
         queries: NDArray[np.float32],
         k: int,
     ) -> FoundEntries | None:
@@ -158,7 +158,7 @@ class PostgresVectors(VectorTable):
         self._by_index = RECOUNT
         return None
 
-    def _columns_of(self, session: Any, place: Place) -> Columns:
+    def _columns_of(self, session: Any, place: VectorColumns) -> ColumnTypes:
         """Return the types of the columns, queried once."""
         from sqlalchemy import text  # noqa: PLC0415
 
@@ -175,7 +175,7 @@ class PostgresVectors(VectorTable):
             )
             where = {"table": place.table, "column": place.vector_column.strip('"')}
             kind, _, length = str(session.scalar(query, where)).partition("(")
-            self._columns = Columns(ids, kind, bool(length))
+            self._columns = ColumnTypes(ids, kind, bool(length))
         return self._columns
 
     @staticmethod
@@ -185,7 +185,7 @@ class PostgresVectors(VectorTable):
         session.execute(text(f"SET LOCAL {name} = {value}"))
 
 
-def _count(session: Any, place: Place, most: int) -> int:
+def _count(session: Any, place: VectorColumns, most: int) -> int:
     """Return the number of rows, counted up to ``most``."""
     from sqlalchemy import text  # noqa: PLC0415
 
@@ -197,7 +197,7 @@ def _count(session: Any, place: Place, most: int) -> int:
 
 
 def _searched(
-    session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
+    session: Any, place: VectorColumns, columns: ColumnTypes, queries: NDArray[np.float32], k: int
 ) -> FoundEntries:
     """Return the rows that one statement finds, by an index if there is one."""
     return _found(session, place, columns, queries, k)[0]
@@ -205,8 +205,8 @@ def _searched(
 
 def _found(
     session: Any,
-    place: Place,
-    columns: Columns,
+    place: VectorColumns,
+    columns: ColumnTypes,
     queries: NDArray[np.float32],
     k: int,
     *,
@@ -282,7 +282,7 @@ def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) ->
     )
 
 
-def _sent(place: Place) -> str:
+def _sent(place: VectorColumns) -> str:
     """Return SQL for a vector in the bytes of the binary protocol, which any driver returns.
 
     Half-precision vectors become single precision.

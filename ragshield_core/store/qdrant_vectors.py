@@ -17,7 +17,7 @@ AT_ONCE = 256
 HNSW_EF = 128
 
 
-class Place(NamedTuple):
+class NamedVectors(NamedTuple):
     """Client, collection and name of vectors."""
 
     client: Any  # synchronous
@@ -39,7 +39,7 @@ class QdrantVectors(VectorTable):
     def __init__(
         self,
         name: str,
-        place: Callable[[], Place | None],
+        place: Callable[[], NamedVectors | None],
         point_ids: Callable[[Sequence[str]], Sequence[Any]],
         entry_id: Callable[[Any], str],
         reading: Callable[[], AbstractContextManager[None]] = nullcontext,

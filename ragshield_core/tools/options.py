@@ -94,7 +94,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Tenant):
+class StoreOptions(Tenant):
     """The options that choose a tenant's quarantine and one of its stores."""
 
     store: Annotated[

@@ -14,7 +14,7 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
 from ragshield_core.store.inner import CALLERS_LOOP, on_loop
 from ragshield_core.store.one_store import name_of
-from ragshield_langchain.inner.postgres import PostgresRows, Rows
+from ragshield_langchain.inner.postgres import EntryRows, PostgresRows
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class PGVectorStoreInner(PostgresRows):
     def _place_name(self) -> str:
         return f"the table {self._inside.table_name!r}"
 
-    def _rows(self, connection: Any) -> Rows:
+    def _rows(self, connection: Any) -> EntryRows:
         from pgvector.sqlalchemy import Vector  # noqa: PLC0415 - needed by langchain-postgres
         from sqlalchemy import JSON, Text, Uuid, column, table, true  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
@@ -114,7 +114,7 @@ class PGVectorStoreInner(PostgresRows):
         words = (search.tsv_column, search.tsv_lang or None) if search is not None else ("", None)
         columns = [column(name, types.get(name)) for name in [*names, words[0]] if name]
         made = table(inside.table_name, *columns, schema=inside.schema_name)
-        return Rows(made, true(), names, words=words if words[0] else None)
+        return EntryRows(made, true(), names, words=words if words[0] else None)
 
     def _kind_of_ids(self, connection: Any) -> str:
         """Return the type of the column of ids."""
@@ -143,7 +143,7 @@ class PGVectorStoreInner(PostgresRows):
             raise TypeError(msg)
         return kind
 
-    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:  # noqa: ARG002
+    def _check_ids(self, connection: Any, rows: EntryRows, ids: Sequence[str]) -> None:  # noqa: ARG002
         """Refuse ids that the table cannot hold, or would return as other ids."""
         known = set(self._holdable(connection, ids))
         for entry_id in ids:

@@ -17,7 +17,7 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
 from ragshield_core.store.inner import CALLERS_LOOP, chunks, on_loop
 from ragshield_core.store.one_store import name_of
-from ragshield_core.store.postgres_vectors import Place, PostgresVectors
+from ragshield_core.store.postgres_vectors import PostgresVectors, VectorColumns
 from ragshield_langchain.inner.base import InnerStore, Stored
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ WORDS = "_ragshield_tsv"  # parameter with the text for a full-text search colum
 AT_ONCE = 1000  # rows of one statement; PostgreSQL allows 65,535 parameters
 
 
-class Rows(NamedTuple):
+class EntryRows(NamedTuple):
     """Table and columns of a store's entries, as SQLAlchemy objects of one transaction."""
 
     table: Any
@@ -49,7 +49,7 @@ class PostgresRows(InnerStore):
         """Run ``work`` in one transaction, given a session or a connection."""
 
     @abstractmethod
-    def _rows(self, connection: Any) -> Rows:
+    def _rows(self, connection: Any) -> EntryRows:
         """Return the table and columns of the entries."""
 
     @property
@@ -62,14 +62,14 @@ class PostgresRows(InnerStore):
         """The vectors of these rows."""
         return PostgresVectors(self.name, self._run, self._place, self._holdable)
 
-    def _place(self, connection: Any) -> Place:
+    def _place(self, connection: Any) -> VectorColumns:
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415
 
         dialect: Any = postgresql.dialect
         rows, quoted = self._rows(connection), dialect().identifier_preparer
         key, _, vectors, *_ = map(quoted.quote, rows.columns)
         conditions = [f"e.{quoted.quote(name)} = :{name}" for name in rows.values]
-        return Place(
+        return VectorColumns(
             table=quoted.format_table(rows.table),
             key_column=key,
             id_column=key,
@@ -82,7 +82,7 @@ class PostgresRows(InnerStore):
         """Return the ids that the table can hold."""
         return list(ids)
 
-    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:
+    def _check_ids(self, connection: Any, rows: EntryRows, ids: Sequence[str]) -> None:
         """Refuse ids that cannot be written."""
 
     def read(self, ids: Sequence[str]) -> Stored:
@@ -91,7 +91,7 @@ class PostgresRows(InnerStore):
 
         wanted = list(dict.fromkeys(ids))
 
-        def work(connection: Any) -> tuple[Rows, list[Any]]:
+        def work(connection: Any) -> tuple[EntryRows, list[Any]]:
             rows = self._rows(connection)
             query = select(*(rows.table.c[name] for name in rows.columns)).where(rows.condition)
             known = self._holdable(connection, wanted)
@@ -250,9 +250,9 @@ class PostgresInner(PostgresRows):
         """Class and collection of the store."""
         return name_of(self._store, self._store.collection_name)
 
-    def _rows(self, connection: Any) -> Rows:
+    def _rows(self, connection: Any) -> EntryRows:
         table, collection = self._store.EmbeddingStore.__table__, self._collection(connection)
-        return Rows(
+        return EntryRows(
             table,
             table.c.collection_id == collection,
             ("id", "document", "embedding", "cmetadata"),
@@ -263,7 +263,7 @@ class PostgresInner(PostgresRows):
     def _place_name(self) -> str:
         return f"the collection {self._store.collection_name!r}"
 
-    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:
+    def _check_ids(self, connection: Any, rows: EntryRows, ids: Sequence[str]) -> None:
         """Refuse ids of other collections: PGVector would overwrite their entries."""
         from sqlalchemy import select  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.store.inner import chunks
 from ragshield_core.store.one_store import name_of
-from ragshield_core.store.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
+from ragshield_core.store.qdrant_vectors import AT_ONCE, NamedVectors, QdrantVectors, dense_of
 from ragshield_langchain.inner.base import InnerStore, Stored
 
 # Qdrant identifies points by a UUID or a number. Other ids become a UUID within this namespace, and
@@ -68,9 +68,9 @@ class QdrantInner(InnerStore):
             self.reading,
         )
 
-    def _place(self) -> Place:
+    def _place(self) -> NamedVectors:
         store = self._store
-        return Place(store.client, store.collection_name, store.vector_name, (self.id_key,))
+        return NamedVectors(store.client, store.collection_name, store.vector_name, (self.id_key,))
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return the documents under the ids."""

@@ -13,7 +13,7 @@ from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.model.severity import MOST, Severity, severity_by
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import RANKS, rank_of
-from ragshield_core.tools.review.cases import Cases, Order
+from ragshield_core.tools.review.cases import CaseOrder, Cases
 from ragshield_core.tools.review.desk import KEEP, WOULD_RELEASE, note_in_log, proposed
 
 
@@ -190,7 +190,7 @@ def test_the_queue_is_ordered_narrowed_and_paged(quarantine):
         return [cases.members(case.number)[0].id for case in cases.page(**how).cases]
 
     assert first_ids() == ["grave", "pair1", "mild"]
-    assert first_ids(order=Order.AGE) == ["mild", "grave", "pair1"]
+    assert first_ids(order=CaseOrder.AGE) == ["mild", "grave", "pair1"]
     assert first_ids(order="size") == ["pair1", "mild", "grave"]
     assert first_ids(limit=1, offset=1) == ["pair1"]
     assert first_ids(detector="instruction") == ["grave"]

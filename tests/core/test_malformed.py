@@ -14,7 +14,7 @@ from ragshield_core.model.errors import (
 )
 from ragshield_core.store.held import stays_held
 from ragshield_core.store.keys import MetadataKeys
-from ragshield_core.store.malformed import Columns, sift, unusable
+from ragshield_core.store.malformed import RawEntries, sift, unusable
 
 N = 4
 
@@ -41,7 +41,7 @@ def columns(n=N, **changed):
             if name in given:
                 given[name][row] = value
     said = {name: changed.get(name, {}) for name in ("reasons", "refused")}
-    return Columns(**given, **said)
+    return RawEntries(**given, **said)
 
 
 ODD = {

@@ -28,7 +28,7 @@ from ragshield_core.tools.audit.embedding_cache import (
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers import records
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import ColumnNames
 
 ROWS = [
     {"id": "a", "text": "billing one", "label": "billing", "source": "doc1", "page": 3},
@@ -94,7 +94,7 @@ def test_columns_can_have_other_names_or_be_left_out(write, tmp_path):
     for row in rows:
         row["key"] = str(row["key"])
     path = write(tmp_path / "kb.jsonl", rows)
-    columns = Columns(id="key", text="body", embedding="v", lineage="")
+    columns = ColumnNames(id="key", text="body", embedding="v", lineage="")
     batch = load(open_source(path, columns)).batch
     assert batch.ids == ("a", "b", "7")
     assert batch.texts[0] == "billing one"
@@ -105,7 +105,7 @@ def test_columns_can_have_other_names_or_be_left_out(write, tmp_path):
 def test_a_column_asked_for_by_name_must_be_there(write, tmp_path):
     path = write(tmp_path / "kb.jsonl", with_vectors())
     with pytest.raises(SourceError, match=r"no lineage column 'titel', expected one of \["):
-        load(open_source(path, Columns(lineage="titel")))
+        load(open_source(path, ColumnNames(lineage="titel")))
 
 
 def test_parquet_with_vectors_of_a_fixed_size_and_gaps(tmp_path):

@@ -21,7 +21,7 @@ from ragshield_core.tools.audit.held_out_groups import (
     groups_in,
     with_groups,
 )
-from ragshield_core.tools.audit.judging import Judge
+from ragshield_core.tools.audit.judging import DetectorScores
 from ragshield_core.tools.audit.output import case_report
 from ragshield_core.tools.case_report import html_page
 
@@ -182,7 +182,7 @@ def test_a_crash_among_groups_costs_no_finding(monkeypatch, caplog):
 
 def test_groups_raise_scores_and_say_whom_they_agree_with():
     batch, plain = with_attacks(FEWEST_ENTRIES), np.zeros(FEWEST_ENTRIES + 6)
-    judge = Judge(detector=CliqueDetector(), scores=plain, explain=lambda _: [])
+    judge = DetectorScores(detector=CliqueDetector(), scores=plain, explain=lambda _: [])
     group = Group((3, 5, 8), 40.0)
     with patch.object(held_out_groups, "groups_in", return_value=[group, Group((1, 2, 4), 5.0)]):
         judged = with_groups(judge, batch)

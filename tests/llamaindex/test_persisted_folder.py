@@ -16,7 +16,7 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import ColumnNames
 from ragshield_llamaindex import adopt
 from ragshield_llamaindex.index import access_behind
 
@@ -111,7 +111,7 @@ def test_nodes_without_a_vector_need_a_model(tmp_path):
 
 
 def test_columns_are_named_as_for_other_sources(folder):
-    source = open_source(folder, Columns(label="title", lineage="label"))
+    source = open_source(folder, ColumnNames(label="title", lineage="label"))
     rows = next(iter(source.chunks()))
     by_id = dict(zip(rows.ids, zip(rows.labels, rows.lineages, strict=True), strict=True))
     assert by_id[node("x", "title").node_id] == (INJECTION, None)

@@ -194,7 +194,10 @@ class SharesUsual(ABC):
 
     @abstractmethod
     def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the result of the latest ``refresh``, as JSON-ready values and arrays."""
+        """Return the result of the latest ``refresh``, as JSON-ready values and arrays.
+
+        The outliers that the detector found before are sent along.
+        """
 
     @abstractmethod
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

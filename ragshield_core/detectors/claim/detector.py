@@ -19,7 +19,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.detectors.claim.roles import (
     REACH,
     TIERS,
-    Passage,
+    PlayedRoles,
     passage_of,
     roles,
     said_in,
@@ -136,7 +136,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         self._n = int(values["n"])
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
 
-    def _add(self, read: Sequence[Passage], sign: int) -> None:
+    def _add(self, read: Sequence[PlayedRoles], sign: int) -> None:
         played = np.zeros(self._counts.size, dtype=np.int64)
         for passage in read:
             mask = 0

@@ -57,7 +57,7 @@ class Roles(NamedTuple):
     """The languages with words for every role."""
 
 
-class Passage(NamedTuple):
+class PlayedRoles(NamedTuple):
     """The roles in a text; positions are in words, ascending."""
 
     played: list[tuple[int, int]]  # position, and the roles of the word there, as bits
@@ -70,7 +70,7 @@ class Passage(NamedTuple):
         return at + APART * bisect_right(self.items, at) - bisect_left(self.letters, at) // 2
 
 
-def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
+def stretches_of(read: Sequence[PlayedRoles]) -> NDArray[np.int64]:
     """Return the roles within reach after each word with a role, as bits.
 
     The passages follow each other.
@@ -108,7 +108,7 @@ def roles() -> Roles:
     return Roles(says, lexicon, denied, frozenset(data["contrast"]["strong"]))
 
 
-def _passage(text: str) -> Passage:
+def _passage(text: str) -> PlayedRoles:
     """Return the roles in a text, with its disguises undone."""
     plain = plain_letters(readable(text).text)
     word = _word_in(plain)
@@ -120,7 +120,7 @@ def _passage(text: str) -> Passage:
     for match in _DENIED.finditer(plain):
         bits[bisect_left(starts, match.start())] |= roles().denied
     played = [(n, each) for n, each in enumerate(bits) if each]
-    return Passage(played, len(words), items, letters)
+    return PlayedRoles(played, len(words), items, letters)
 
 
 def _word_in(plain: str) -> re.Pattern[str]:
@@ -132,7 +132,7 @@ def _word_in(plain: str) -> re.Pattern[str]:
     return _WORD
 
 
-passage_of = Remembered(_passage, SMALL_REMEMBERED, lambda kept: Passage(*kept))
+passage_of = Remembered(_passage, SMALL_REMEMBERED, lambda kept: PlayedRoles(*kept))
 
 
 def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[tuple[int, int]]]:

@@ -35,8 +35,8 @@ from ragshield_core.detectors.groups.known import (
     NOTES,
     TURNS,
     GraphNeighbors,
+    GroupRule,
     Known,
-    Rule,
     audit_threshold,
 )
 from ragshield_core.detectors.groups.measuring import measure
@@ -473,8 +473,8 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         return self._known if self._known is not None and self._known.ready else None
 
     @property
-    def _rule(self) -> Rule:
-        return Rule(
+    def _rule(self) -> GroupRule:
+        return GroupRule(
             name=self.rule,
             alpha=self.alpha,
             trusted_lineages=self.trusted_lineages,

@@ -61,7 +61,7 @@ NOTES: dict[str, Any] = {
 MEASURED = ("measured", "score", *CHANNELS)
 
 
-class Rule(NamedTuple):
+class GroupRule(NamedTuple):
     """Rule of a group detector, see :class:`.detector.CliqueDetector`, and its name in messages."""
 
     name: Literal["groups", "cleanbase"]
@@ -88,7 +88,7 @@ class Known:
     as columns; ``usual`` is None before it is measured, and for the reference rule.
     """
 
-    def __init__(self, rule: Rule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
+    def __init__(self, rule: GroupRule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
         self.rule, self.graph, self.usual = rule, graph, usual
         self.notes = graph.columns
         # Slots of fitted entries that are suspicious because they came together. If there were any,
@@ -335,7 +335,7 @@ class Known:
 
     @classmethod
     def restored(
-        cls, rule: Rule, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls, rule: GroupRule, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Known:
         """Return the state that :meth:`state` described."""
         graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."), **NOTES)

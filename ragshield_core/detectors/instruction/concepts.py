@@ -156,7 +156,7 @@ class Idea:
         return tuple(model().reasons(self.mask)[:MAX_REASONS])
 
 
-class Model:
+class IdeaModel:
     """Ideas, their words, and the weights of their combinations."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -363,14 +363,14 @@ class Model:
 
 
 @cache
-def model() -> Model:
+def model() -> IdeaModel:
     """Return the model of the data file."""
     file = files(__package__).joinpath("concepts.json")
-    return Model(json.loads(file.read_text(encoding="utf-8")))
+    return IdeaModel(json.loads(file.read_text(encoding="utf-8")))
 
 
 def windows(
-    known: Model, masks: Sequence[int], spans: Sequence[tuple[int, int]]
+    known: IdeaModel, masks: Sequence[int], spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int, int]]:
     """Return stretches of sentences: ideas, first sentence, last sentence (included).
 
@@ -398,7 +398,7 @@ def windows(
 
 
 def stretches(
-    known: Model,
+    known: IdeaModel,
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],

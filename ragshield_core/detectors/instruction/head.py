@@ -170,7 +170,7 @@ def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> 
     return told_apart(scores, orders)
 
 
-class Model:
+class OrderModel:
     """An embedding model's view of orders: its vectors of the corpus.
 
     It has the vectors and the area under the curve of the languages in which the model tells orders

@@ -57,7 +57,7 @@ def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, 
             yield begin, min(begin + step, end)
 
 
-class Order(NamedTuple):
+class FoundOrder(NamedTuple):
     """An order to a model: its span, its ideas and their weight."""
 
     span: tuple[int, int]
@@ -65,7 +65,7 @@ class Order(NamedTuple):
     weight: float
 
 
-def order_in(text: str, spans: Sequence[tuple[int, int]]) -> Order | None:
+def order_in(text: str, spans: Sequence[tuple[int, int]]) -> FoundOrder | None:
     """Return the first order to a model in a readable text, if there is one.
 
     Examples
@@ -75,7 +75,7 @@ def order_in(text: str, spans: Sequence[tuple[int, int]]) -> Order | None:
     Order(span=(0, 34), ideas=('dismiss', 'orders', 'prior'), weight=2.0)
     """
     before: tuple[int, dict[str, set[str]]] | None = None
-    found: Order | None = None
+    found: FoundOrder | None = None
     for start, end in _pieces(text, spans):
         here = _ideas_in(text[start:end])
         joined = before is not None and end - before[0] <= JOINED
@@ -85,7 +85,7 @@ def order_in(text: str, spans: Sequence[tuple[int, int]]) -> Order | None:
             for begin, together in filter(None, ((start, ideas), both)):
                 if (ideas_of := _order_of(frozenset(together))) is None:
                     continue
-                order = Order(
+                order = FoundOrder(
                     (begin, end), ideas_of, TALK if "talk_of_attacks" in together else ORDER
                 )
                 if order.weight == ORDER:

@@ -13,7 +13,7 @@ from operator import or_
 
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
 from ragshield_core.detectors.instruction.languages import ORDER, order_in
-from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks, words_of
+from ragshield_core.detectors.instruction.rules import OrderRule, clues_in, masks, words_of
 from ragshield_core.detectors.instruction.sentences import (
     concealed_in,
     sentences_of,
@@ -126,7 +126,7 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
 
 def _matches(
     plain: str, spans: Sequence[tuple[int, int]], words: Sequence[Sequence[str]]
-) -> Iterator[tuple[int, int, Rule]]:
+) -> Iterator[tuple[int, int, OrderRule]]:
     """Yield the matches of rules, searching only near the words that each rule needs."""
     plain = without_surrogates(plain)
     missing = ~clues_in(plain, list(chain.from_iterable(words)))
@@ -176,11 +176,11 @@ def _combined(hits: Sequence[Hit], by_ideas: float, idea: Idea | None) -> float:
 
 
 def _best_window(
-    spans: Sequence[tuple[int, int]], hits: Iterable[tuple[int, int, Rule]]
-) -> list[tuple[int, int, Rule]]:
+    spans: Sequence[tuple[int, int]], hits: Iterable[tuple[int, int, OrderRule]]
+) -> list[tuple[int, int, OrderRule]]:
     """Return the hits that begin in the two adjacent sentences with the largest weight."""
     starts = [start for start, _ in spans]
-    by_sentence: defaultdict[int, list[tuple[int, int, Rule]]] = defaultdict(list)
+    by_sentence: defaultdict[int, list[tuple[int, int, OrderRule]]] = defaultdict(list)
     for hit in hits:
         by_sentence[bisect_right(starts, hit[0])].append(hit)
     windows = [found + by_sentence.get(at + 1, []) for at, found in list(by_sentence.items())]
@@ -188,7 +188,7 @@ def _best_window(
     return max(windows, key=lambda window: round(_weight(rule for *_, rule in window), 9))
 
 
-def _weight(hits: Iterable[Hit | Rule]) -> float:
+def _weight(hits: Iterable[Hit | OrderRule]) -> float:
     """Add up the heaviest hit of each family: rules of one family find the same thing twice."""
     heaviest: dict[str, float] = {}
     for hit in hits:

@@ -23,7 +23,7 @@ from ragshield_core.detectors.instruction.head import (
     TELLS,
     Embed,
     Head,
-    Model,
+    OrderModel,
     embedded,
     made_of,
     sums_of,
@@ -102,7 +102,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
 
     def reset(self) -> None:
         """Forget the knowledge base, and the head that was fitted to it."""
-        self._model: Model | None = None
+        self._model: OrderModel | None = None
         self._head: Head | None = None
         self._probe: NDArray[np.float32] | None = None
         self._folds: dict[str, int] = {}
@@ -167,7 +167,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         if self._embed is None:
             return
         if self._model is None:
-            self._model = Model.of(self._embed)
+            self._model = OrderModel.of(self._embed)
             self._probe, self._same = embedded(self._embed, [PROBE])[0], True
         self._head, self._folds, self._held_out = None, {}, []
         if not self._model.languages:
@@ -309,6 +309,6 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         if values.get("made_of") != made_of():
             return
         self._probe = np.asarray(arrays["probe"], dtype=np.float32)
-        self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
+        self._model = OrderModel(arrays["corpus"], values["languages"], float(values["told"]))
         if "above" in values:
             self._head = Head(arrays["english"], arrays["others"], dict(values["above"]))

@@ -39,7 +39,7 @@ _CJK_LETTER = re.compile(f"[{CJK}]")
 
 
 @dataclass(frozen=True)
-class Rule:
+class OrderRule:
     """One way to address a model.
 
     Attributes
@@ -102,15 +102,15 @@ class Rule:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[OrderRule, ...]:
     """Return all rules of the data file."""
     file = files(__package__).joinpath("rules.json")
     data = json.loads(file.read_text(encoding="utf-8"))
-    return tuple(Rule(**rule, words=data["words"]) for rule in data["rules"])
+    return tuple(OrderRule(**rule, words=data["words"]) for rule in data["rules"])
 
 
 @cache
-def masks() -> tuple[tuple[int, Rule], ...]:
+def masks() -> tuple[tuple[int, OrderRule], ...]:
     """Return, per rule, the words that it needs, as bits: one for each list of words."""
     numbers = {need: number for number, need in enumerate(_needs())}
     return tuple(

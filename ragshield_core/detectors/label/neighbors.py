@@ -131,7 +131,7 @@ class LabelNeighborDetector(KnowsLabels):
         self._measure()
 
     def _measure(self) -> None:
-        if len(self._known):
+        if self._known.counts.any():  # without labels, no distance is needed
             self._usual, self._measured = self._known.usual_distance(self.k), len(self._known)
 
     def forget(self, entries: Batch) -> None:

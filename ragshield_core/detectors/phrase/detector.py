@@ -22,7 +22,13 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.phrase.counts import Grams, hashed, n_cells_for, places_of
-from ragshield_core.detectors.phrase.judging import MIN_LIFT, NOTHING, Judgement, copies_in, judge
+from ragshield_core.detectors.phrase.judging import (
+    MIN_LIFT,
+    NOTHING,
+    PhraseJudgement,
+    copies_in,
+    judge,
+)
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory, Places
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
@@ -130,7 +136,7 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
         self._together: set[str] | None = None
         # Such entries that have left or are held now, each with a hash of its text.
         self._parted: dict[str, str] = {}
-        self._latest: tuple[Batch, Grams, Judgement] | None = None
+        self._latest: tuple[Batch, Grams, PhraseJudgement] | None = None
         self._prepared: tuple[Batch, Grams, Places] | None = None  # to be learned next
         self._overlooked: frozenset[str] = frozenset()
 
@@ -452,7 +458,7 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
         rows = np.flatnonzero((scores > -np.inf) & ~recent["held"])
         return recent["id"][rows].tolist(), scores[rows]
 
-    def _judged(self, batch: Batch) -> Judgement:
+    def _judged(self, batch: Batch) -> PhraseJudgement:
         """Judge a batch, or reuse the last judgement: several methods need the same one."""
         memory = self._fitted()
         if len(batch) and not self._ready:
@@ -488,7 +494,7 @@ def _grams_of(batches: Iterable[Batch]) -> Iterator[Grams]:
 
 
 def _explained(
-    judgement: Judgement,
+    judgement: PhraseJudgement,
     n_known: int,
     why: int,
     entry_id: str,

@@ -70,7 +70,7 @@ class Phrase(NamedTuple):
     witnesses: frozenset[int]  # rows of these entries that are evidence for it
 
 
-class Judgement(NamedTuple):
+class PhraseJudgement(NamedTuple):
     """Scores of a batch and of recent entries, and the phrases behind them."""
 
     scores: NDArray[np.float64]  # (n_batch,)
@@ -180,7 +180,7 @@ class Carriers(NamedTuple):
 
 def judge(
     memory: Memory, batch: Batch, grams: Grams, overlooked: frozenset[str], detector: str
-) -> Judgement:
+) -> PhraseJudgement:
     """Return the scores of a batch and of recent entries, and the phrases behind them.
 
     ``overlooked`` are ids of entries that the batch replaces; ``detector`` is a name for the log.
@@ -219,7 +219,7 @@ def judge(
         kept = ~_of_templates(memory, batch, holding, len(candidates), overlooked, detector)
         places = {name: np.concatenate([mine[name], recent[name]]) for name in PLACES}
         phrases = _phrases(memory, holding.take(kept), candidates, places, shares, found, why)
-    return Judgement(
+    return PhraseJudgement(
         scores=np.maximum(scores, found[:n_batch]),
         recent=found[n_batch:],
         why=why,

@@ -16,7 +16,7 @@ from ragshield_core.model.severity import Severity
 from ragshield_core.tools.attest.signing import bytes_of, checked, json_of, opened
 from ragshield_core.tools.audit.provenance import ENTRIES, digest_of_entries, files_of
 from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import ColumnNames
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -192,7 +192,7 @@ def _differences(statement: Statement, data: Path) -> tuple[str, ...]:
     entries, found, coverage = stated.pop(ENTRIES, None), [], None
     if entries is not None:
         try:
-            columns = Columns(**about.columns)
+            columns = ColumnNames(**about.columns)
         except TypeError:
             msg = (
                 "the statement names columns that this version of ragshield does not know; verify "

@@ -23,7 +23,7 @@ from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.held_out_groups import with_groups
-from ragshield_core.tools.audit.judging import Judge, limits_of, report_of, unknown_ids
+from ragshield_core.tools.audit.judging import DetectorScores, limits_of, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.plan import Parts
@@ -182,7 +182,7 @@ def _judges(
     seed: int,
     tell: Progress,
     timings: dict[str, float],
-) -> tuple[list[Judge], list[Skipped], list[str]]:
+) -> tuple[list[DetectorScores], list[Skipped], list[str]]:
     """Run each detector's audit; return the judges, the skipped detectors and those that crashed.
 
     A crash loses the findings of that detector only. ``timings`` gets the seconds of each detector,
@@ -216,7 +216,7 @@ def _judges(
         if reason is not None:
             skipped.append(Skipped(detector=name, reason=reason))
             continue
-        judge = Judge(detector=detector, scores=scores, explain=partial(explain, detector))
+        judge = DetectorScores(detector=detector, scores=scores, explain=partial(explain, detector))
         try:
             judge = with_groups(judge, batch)
         except Exception as error:  # noqa: BLE001 - it costs no finding of the audit

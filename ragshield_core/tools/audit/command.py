@@ -36,7 +36,7 @@ from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
-from ragshield_core.tools.audit.readers.source import USUAL, Columns, Source
+from ragshield_core.tools.audit.readers.source import USUAL, ColumnNames, Source
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
 from ragshield_core.tools.case_report import html_page, markdown
@@ -78,9 +78,9 @@ class ColumnOptions:
     embedding_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnNames:
         """The names of the columns."""
-        return Columns(**{role: getattr(self, f"{role}_column") for role in USUAL})
+        return ColumnNames(**{role: getattr(self, f"{role}_column") for role in USUAL})
 
     def source(self, data: Path, *, metadata: bool = False) -> Source:
         """Return the source for a file or folder, without excluded files."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need
 from ragshield_core.model.entries import Batch
-from ragshield_core.tools.audit.judging import EXTREME, Judge, doubtful
+from ragshield_core.tools.audit.judging import EXTREME, DetectorScores, doubtful
 
 # Nearest entries of other documents that may belong to a group, and its maximum size.
 NEAREST, LARGEST = 8, 6
@@ -66,7 +66,7 @@ def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
     return groups
 
 
-def with_groups(judge: Judge, batch: Batch) -> Judge:
+def with_groups(judge: DetectorScores, batch: Batch) -> DetectorScores:
     """Return a group detector's judge in which members of a group do not hide each other."""
     detector = judge.detector
     if not isinstance(detector, GroupDetector) or Need.EMBEDDING not in detector.needs:

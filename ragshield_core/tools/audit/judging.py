@@ -29,7 +29,7 @@ MOST_POISONED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Judge:
+class DetectorScores:
     """A detector, with its scores and reasons for the numbered entries of a knowledge base."""
 
     detector: Detector
@@ -61,7 +61,7 @@ def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
 
 
 def report_of(
-    judges: Sequence[Judge],
+    judges: Sequence[DetectorScores],
     policy: Policy,
     trusted: NDArray[np.int64] | None,
     ids_of: Callable[[NDArray[np.int64]], Sequence[str]],
@@ -160,7 +160,7 @@ def report_of(
 
 
 def limits_of(
-    judges: Sequence[Judge],
+    judges: Sequence[DetectorScores],
     policy: Policy,
     thresholds: Mapping[str, float],
     calibration: JointCalibration | None = None,
@@ -183,7 +183,7 @@ def limits_of(
 
 
 def _calibration(
-    judges: Sequence[Judge], rows: NDArray[Any], n_doubtful: int = 0
+    judges: Sequence[DetectorScores], rows: NDArray[Any], n_doubtful: int = 0
 ) -> JointCalibration:
     """Return a calibration on some entries, which stand for all clean ones."""
     return JointCalibration(
@@ -193,14 +193,14 @@ def _calibration(
     )
 
 
-def _of_rule(judge: Judge, part: float) -> float:
+def _of_rule(judge: DetectorScores, part: float) -> float:
     """Return the detector's estimated threshold for part of the rate, or else its default."""
     if isinstance(judge.detector, Audits):
         return judge.detector.audit_threshold(part)
     return judge.detector.default_threshold
 
 
-def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
+def _of_whole(judges: Sequence[DetectorScores], policy: Policy) -> dict[str, float]:
     """Return thresholds from the knowledge base itself, some of which may be poisoned.
 
     Each detector's own estimate is for an equal part of the rate. If together they find more
@@ -228,7 +228,7 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     return thresholds
 
 
-def doubtful(judge: Judge) -> NDArray[np.bool_]:
+def doubtful(judge: DetectorScores) -> NDArray[np.bool_]:
     """Return a mask of the entries that are poison beyond doubt."""
     if judge.doubtful is not None:
         return judge.doubtful
@@ -241,8 +241,8 @@ def doubtful(judge: Judge) -> NDArray[np.bool_]:
 
 
 def _with_clean_scores(
-    judges: Sequence[Judge], trusted: NDArray[np.int64], skipped: list[Skipped]
-) -> list[Judge]:
+    judges: Sequence[DetectorScores], trusted: NDArray[np.int64], skipped: list[Skipped]
+) -> list[DetectorScores]:
     """Return the judges that can judge a trusted entry; add the others to ``skipped``."""
     blind = [judge for judge in judges if np.isnan(judge.scores[trusted]).all()]
     if judges and len(blind) == len(judges):
@@ -257,7 +257,7 @@ def _with_clean_scores(
     return [judge for judge in judges if judge not in blind]
 
 
-def _has_estimate(judge: Judge) -> bool:
+def _has_estimate(judge: DetectorScores) -> bool:
     """Return whether a threshold follows the rate without trusted entries."""
     return (
         isinstance(judge.detector, Audits)
@@ -266,7 +266,7 @@ def _has_estimate(judge: Judge) -> bool:
 
 
 def _from_trusted(
-    judges: Sequence[Judge], policy: Policy, calibration: JointCalibration
+    judges: Sequence[DetectorScores], policy: Policy, calibration: JointCalibration
 ) -> dict[str, float]:
     """Return thresholds from trusted entries; a judge of too few of them gets none.
 

@@ -14,7 +14,7 @@ from typing import Any
 from ragshield_core.files.folder import Coverage, shown_name
 from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase
-from ragshield_core.tools.audit.readers.source import Columns, Rows, reading
+from ragshield_core.tools.audit.readers.source import ColumnNames, Rows, reading
 
 # Name of all entries together among the subjects of an audit; no path in a folder begins so.
 ENTRIES = "/entries"
@@ -24,7 +24,7 @@ Columned = Batch | Rows
 
 def provenance_of(
     data: Path,
-    columns: Columns,
+    columns: ColumnNames,
     settings: Mapping[str, Any],
     knowledge: KnowledgeBase | None,
 ) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ragshield_core.tools.audit.command import (
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import ColumnNames
 from ragshield_core.tools.canary.drift import SHOWN_ID, DriftReport
 from ragshield_core.tools.canary.monitor import CanaryMonitor
 from ragshield_core.tools.canary.storage import CanaryStore
@@ -100,7 +100,7 @@ class Watched(Tenant):
         if self.data is None:
             source = named_object(str(self.retriever))
         else:
-            reader = open_source(self.data, Columns(), metadata=True)
+            reader = open_source(self.data, ColumnNames(), metadata=True)
             source = load(reader, embedder=(lambda: cached) if cached else None).batch
         return CanaryMonitor(
             canaries,

@@ -43,9 +43,9 @@ from ragshield_core.tools.review.access import (
     add_headers,
     is_name,
 )
-from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases, Order
+from ragshield_core.tools.review.cases import LIMIT, Around, Case, CaseOrder, Cases
 from ragshield_core.tools.review.cases import Page as Found
-from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Desk, Outcome
+from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Decided, Desk
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (
@@ -353,7 +353,7 @@ class _Pages:
             page=found.offset // LIMIT + 1,
             n_pages=max(1, -(-found.n_cases // LIMIT)),
             order=order,
-            orders=list(Order),
+            orders=list(CaseOrder),
             detectors=cases.detectors() if there else (),
             narrowed=narrowed,
         )
@@ -390,7 +390,7 @@ class _Pages:
             return self._case_page(visit, case, 400, told="Choose at least one entry.")
         following = self._around(visit, case).following
         by = visit.reviewer.name
-        steps: Iterable[Outcome] = (
+        steps: Iterable[Decided] = (
             self.desk.decide(action, some, by=by, note=note) for some in [numbers]
         )
         if whole:
@@ -452,7 +452,7 @@ class _Pages:
         action, left = Action(named), list[int]()
         by, note = visit.reviewer.name, visit.note
 
-        def steps() -> Iterator[Outcome]:
+        def steps() -> Iterator[Decided]:
             for number in numbers:
                 outcome = self.desk.decide_seen(action, number, seen[0], by=by, note=note)
                 if outcome is None:
@@ -651,7 +651,7 @@ class _Pages:
         }
         return self.show(visit, "case.html", status, **shown | values | view)
 
-    def _tell(self, visit: _Visit, action: Action, done: Sequence[Outcome]) -> str:
+    def _tell(self, visit: _Visit, action: Action, done: Sequence[Decided]) -> str:
         """Return a message about the decision, which can be taken back in this session."""
         n, n_proposed = sum(one.n_done for one in done), sum(one.n_proposed for one in done)
         told = f"{_entries(n)} {DONE[action]}."
@@ -684,13 +684,13 @@ def _asked(visit: _Visit) -> tuple[Action, bool, list[int]]:
 
 
 def _within_time(
-    steps: Iterable[Outcome], seconds: float | None = None
-) -> tuple[list[Outcome], str]:
+    steps: Iterable[Decided], seconds: float | None = None
+) -> tuple[list[Decided], str]:
     """Carry out steps of a decision for some seconds; return outcomes and any error's message.
 
     An error of the first step is raised. An error of a later step leaves the rest unchanged.
     """
-    end, done = time.monotonic() + (STEP if seconds is None else seconds), list[Outcome]()
+    end, done = time.monotonic() + (STEP if seconds is None else seconds), list[Decided]()
     try:
         for outcome in steps:
             done.append(outcome)
@@ -719,9 +719,9 @@ def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _order(given: str) -> Order:
+def _order(given: str) -> CaseOrder:
     """Return the order of that name, or by severity if there is none."""
-    return Order(given) if given in list(Order) else Order.SEVERITY
+    return CaseOrder(given) if given in list(CaseOrder) else CaseOrder.SEVERITY
 
 
 def _entries(count: int) -> str:

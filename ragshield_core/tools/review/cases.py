@@ -32,7 +32,7 @@ QUOTABLE = 4_000
 FAR = 1_000
 
 
-class Order(StrEnum):
+class CaseOrder(StrEnum):
     """Order of cases."""
 
     SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most waiting
@@ -40,11 +40,11 @@ class Order(StrEnum):
     SIZE = "size"  # the most waiting entries first
 
 
-ORDERS: dict[Order, tuple[Any, ...]] = {
+ORDERS: dict[CaseOrder, tuple[Any, ...]] = {
     # The size of the clean sample limits how rare a finding can be, so ties in rarity are common.
-    Order.SEVERITY: (CaseRow.rank.desc(), CaseRow.rarity.desc(), CaseRow.n_waiting.desc()),
-    Order.AGE: (CaseRow.opened_at,),
-    Order.SIZE: (CaseRow.n_waiting.desc(),),
+    CaseOrder.SEVERITY: (CaseRow.rank.desc(), CaseRow.rarity.desc(), CaseRow.n_waiting.desc()),
+    CaseOrder.AGE: (CaseRow.opened_at,),
+    CaseOrder.SIZE: (CaseRow.n_waiting.desc(),),
 }
 
 
@@ -68,7 +68,7 @@ class Case:
     source: str | None  # claimed by its first entry, as stored: a long one by its digest
 
 
-class Place(NamedTuple):
+class CaseMember(NamedTuple):
     """An entry of a case, without its text."""
 
     number: int
@@ -82,9 +82,9 @@ PLACES = select(HeldRow.number, HeldRow.entry_id, HeldRow.store, HeldRow.status)
 )
 
 
-def _place(row: Sequence[Any]) -> Place:
+def _place(row: Sequence[Any]) -> CaseMember:
     number, entry_id, store, status = row
-    return Place(number, entry_id, None if store == ANY_STORE else store, Status(status))
+    return CaseMember(number, entry_id, None if store == ANY_STORE else store, Status(status))
 
 
 class Page(NamedTuple):
@@ -127,7 +127,7 @@ class Cases:
         detector: str | None = None,
         source: str | None = None,
         search: str | None = None,
-        order: Order | str = Order.SEVERITY,
+        order: CaseOrder | str = CaseOrder.SEVERITY,
         limit: int = LIMIT,
         offset: int = 0,
     ) -> Page:
@@ -156,7 +156,7 @@ class Cases:
         waiting: bool | None = True,
         detector: str | None = None,
         source: str | None = None,
-        order: Order | str = Order.SEVERITY,
+        order: CaseOrder | str = CaseOrder.SEVERITY,
     ) -> Around:
         """Return the place of a case in the queue, and its neighbours there.
 
@@ -224,7 +224,7 @@ class Cases:
 
     def places(
         self, number: int, *, after: int = 0, until: int, limit: int = LIMIT
-    ) -> tuple[Place, ...]:
+    ) -> tuple[CaseMember, ...]:
         """Return entries of a case in order of arrival, whatever their status.
 
         Their numbers are above ``after``, up to ``until``; late pages are as quick as early ones.
@@ -239,7 +239,7 @@ class Cases:
 
     def as_decided(
         self, decisions: Mapping[tuple[str, str], Status], *, by: str
-    ) -> tuple[Place, ...]:
+    ) -> tuple[CaseMember, ...]:
         """Return entries that still have the status ``by`` gave them, by id and fingerprint."""
         query = PLACES.add_columns(HeldRow.fingerprint, HeldRow.reviewed_by)
         query = query.where(*seen_by(self._quarantine))
@@ -374,7 +374,7 @@ class Cases:
         detector: str | None,
         source: str | None,
         search: str | None,
-        order: Order | str,
+        order: CaseOrder | str,
     ) -> Select[tuple[CaseRow]]:
         """Return a query for cases in an order, with ties broken by number."""
         where = seen_by(self._quarantine, CaseRow)
@@ -394,7 +394,7 @@ class Cases:
             found = select(MemberRow.case_number).where(mine, holds).distinct().cte("found")
             found = found.prefix_with("MATERIALIZED", dialect="postgresql")
             where.append(CaseRow.number.in_(select(found.c.case_number)))
-        return select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
+        return select(CaseRow).where(*where).order_by(*ORDERS[CaseOrder(order)], CaseRow.number)
 
 
 def _count(query: Select[tuple[CaseRow]]) -> Select[tuple[int]]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import printable
 from ragshield_core.settings.objects import modules_here
-from ragshield_core.tools.options import Into, Place, live_store, takes
+from ragshield_core.tools.options import Into, StoreOptions, live_store, takes
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -42,9 +42,9 @@ class People:
     ] = 8.0
 
 
-@takes(Place, People)
+@takes(StoreOptions, People)
 def review_command(
-    place: Place,
+    place: StoreOptions,
     people: People,
     *,
     into: Into = None,

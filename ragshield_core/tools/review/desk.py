@@ -16,7 +16,7 @@ from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
 from ragshield_core.quarantine.rows import check_one_store, revisions
-from ragshield_core.tools.review.cases import Cases, Place
+from ragshield_core.tools.review.cases import CaseMember, Cases
 from ragshield_core.tools.review.quarantine_report import heading
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ConflictError(Exception):
         self.entries, self.missing = tuple(entries), missing
 
 
-class Outcome(NamedTuple):
+class Decided(NamedTuple):
     """Outcome of a decision about some entries."""
 
     n_done: int
@@ -79,7 +79,7 @@ class Desk:
 
     def decide(
         self, action: Action, numbers: Sequence[int], *, by: str, note: str | None
-    ) -> Outcome:
+    ) -> Decided:
         """Decide on entries by their numbers.
 
         Raises
@@ -98,7 +98,7 @@ class Desk:
 
     def decide_seen(
         self, action: Action, number: int, last: int, *, by: str, note: str | None
-    ) -> Outcome | None:
+    ) -> Decided | None:
         """Decide on a small case by its title; return ``None`` if it is large or has changed.
 
         The decision covers entries up to number ``last``, the latest one when the case was shown.
@@ -129,7 +129,7 @@ class Desk:
         note: str | None,
         last: int | None = None,
         n_seen: int | None = None,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[Decided]:
         """Decide on a whole case; yield an outcome for each batch of up to 200 entries.
 
         Each batch is decided and logged in one transaction. If the caller stops or crashes, the
@@ -178,7 +178,7 @@ class Desk:
             # The last entries of a case may be gone: a short page is the end of the case.
             at = places[-1].number if len(places) == AT_ONCE else last
 
-    def undo(self, lines: tuple[int, int], *, by: str) -> Iterator[Outcome]:
+    def undo(self, lines: tuple[int, int], *, by: str) -> Iterator[Decided]:
         """Take a decision back; yield an outcome for each batch of up to 200 lines of the log.
 
         ``lines`` are the first and the last line about the decision; an outcome names the lines
@@ -195,9 +195,9 @@ class Desk:
             mine = Cases(self.quarantine).as_decided(actions, by=by)
             self._reopen(mine, by, "taken back")
             first, at = at + 1, some[-1].seq if len(some) == AT_ONCE else last
-            yield Outcome(len(mine), 0, (first, at))
+            yield Decided(len(mine), 0, (first, at))
 
-    def _reopen(self, held: Sequence[HeldEntry | Place], by: str, note: str | None) -> None:
+    def _reopen(self, held: Sequence[HeldEntry | CaseMember], by: str, note: str | None) -> None:
         """Let decided entries wait again."""
         because: dict[str, Decision] = {}
         for quarantine, some in self.by_store(held):
@@ -211,9 +211,9 @@ class Desk:
             self.store.recall(released, [because[i] for i in released], by=by, note=note)
 
     def _decide(
-        self, action: Action, held: Sequence[HeldEntry | Place], by: str, note: str | None
-    ) -> Outcome:
-        before, alone = self.quarantine.log.end(), list[HeldEntry | Place]()
+        self, action: Action, held: Sequence[HeldEntry | CaseMember], by: str, note: str | None
+    ) -> Decided:
+        before, alone = self.quarantine.log.end(), list[HeldEntry | CaseMember]()
         if action is Action.REOPEN:
             self._reopen(held, by, note)
         if action is Action.RELEASE and self.two_persons:
@@ -231,9 +231,11 @@ class Desk:
             elif action is Action.RELEASE:
                 target = quarantine if self.store is None else self.store
                 target.release(some, by=by, note=note)
-        return Outcome(len(held), len(alone), (before + 1, self.quarantine.log.end()))
+        return Decided(len(held), len(alone), (before + 1, self.quarantine.log.end()))
 
-    def by_store(self, held: Sequence[HeldEntry | Place]) -> Iterator[tuple[Quarantine, list[str]]]:
+    def by_store(
+        self, held: Sequence[HeldEntry | CaseMember]
+    ) -> Iterator[tuple[Quarantine, list[str]]]:
         """Yield ids of entries by store, with the quarantine of that store."""
         parts: dict[str | None, list[str]] = {}
         own = self.store is not None or self.quarantine.store is not None

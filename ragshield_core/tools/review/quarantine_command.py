@@ -29,13 +29,13 @@ from ragshield_core.tools.options import (
     Into,
     Listing,
     Note,
-    Place,
     Reports,
+    StoreOptions,
     Tenant,
     live_store,
     takes,
 )
-from ragshield_core.tools.review.cases import Case, Cases, Order
+from ragshield_core.tools.review.cases import Case, CaseOrder, Cases
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.quarantine_report import QuarantineReport
 
@@ -95,9 +95,9 @@ class Chosen:
 
 
 @quarantine_app.command("list")
-@takes(Place, Narrowed, Paged)
+@takes(StoreOptions, Narrowed, Paged)
 def list_held(
-    place: Place,
+    place: StoreOptions,
     narrowed: Narrowed,
     paged: Paged,
     *,
@@ -131,15 +131,15 @@ def list_held(
 
 
 @quarantine_app.command("cases")
-@takes(Place, Narrowed, Paged, Reports)
+@takes(StoreOptions, Narrowed, Paged, Reports)
 def list_cases(
-    place: Place,
+    place: StoreOptions,
     narrowed: Narrowed,
     paged: Paged,
     reports: Reports,
     *,
     status: Annotated[Which, typer.Option(help="Only those.")] = Which.WAITING,
-    order: Annotated[Order, typer.Option(help="Which come first.")] = Order.SEVERITY,
+    order: Annotated[CaseOrder, typer.Option(help="Which come first.")] = CaseOrder.SEVERITY,
 ) -> None:
     """Show waiting entries in cases, each of which takes one decision.
 
@@ -183,8 +183,8 @@ def list_cases(
 
 
 @quarantine_app.command()
-@takes(Place)
-def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> None:
+@takes(StoreOptions)
+def show(place: StoreOptions, entry_id: str, *, form: AsListing = Listing.TABLE) -> None:
     """Show one held entry in full; its text may be hostile and is escaped."""
     quarantine = place.opened()
     held = quarantine.show(entry_id)
@@ -202,15 +202,15 @@ def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> Non
 
 
 @quarantine_app.command()
-@takes(Place, Chosen)
-def confirm(place: Place, chosen: Chosen) -> None:
+@takes(StoreOptions, Chosen)
+def confirm(place: StoreOptions, chosen: Chosen) -> None:
     """Judge held entries poisoned, and keep them as evidence."""
     console.print(f"confirmed {_decide(Action.CONFIRM, chosen, place.opened())} entries")
 
 
 @quarantine_app.command()
-@takes(Place, Chosen)
-def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
+@takes(StoreOptions, Chosen)
+def release(place: StoreOptions, chosen: Chosen, *, into: Into = None) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
     With --into, the command writes them into that store, with the vectors that they were held with.
@@ -228,8 +228,8 @@ def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
 
 
 @quarantine_app.command()
-@takes(Place, Chosen)
-def reopen(place: Place, chosen: Chosen) -> None:
+@takes(StoreOptions, Chosen)
+def reopen(place: StoreOptions, chosen: Chosen) -> None:
     """Take decisions back: released or confirmed entries wait again, with their findings.
 
     Guarded readers of a store no longer see the entries that were released into it.
@@ -239,8 +239,8 @@ def reopen(place: Place, chosen: Chosen) -> None:
 
 
 @quarantine_app.command()
-@takes(Place, Chosen)
-def purge(place: Place, chosen: Chosen) -> None:
+@takes(StoreOptions, Chosen)
+def purge(place: StoreOptions, chosen: Chosen) -> None:
     """Delete entries from quarantine for good; of a case, also the decided ones."""
     quarantine = place.opened()
     whole = _whole(quarantine, chosen, None)

@@ -47,7 +47,7 @@ SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 Kind = Literal["plain", "evidence", "hidden", "invisible"]
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a text, shown in one way; an "invisible" one has no glyph but a code point."""
 
     kind: Kind
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     title: str = ""  # its tooltip
 
 
-def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[Piece]:
+def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[TextPiece]:
     """Return the pieces of at most ``SHOWN`` characters of a text from a start on.
 
     Spans of findings and hidden text are marked.
@@ -74,16 +74,16 @@ def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[
         first, last = max(span[0], start) - start, min(span[1], stop) - start
         if first < last:
             marks[first:last] = [(kind, title)] * (last - first)
-    shown: list[Piece] = []
+    shown: list[TextPiece] = []
     runs = groupby(zip(text[start:stop], marks, strict=True), lambda e: (e[1], invisible(e[0])))
     for ((kind, title), hidden), run in runs:
         characters = [character for character, _ in run]
         if not hidden:
-            shown.append(Piece(kind, "".join(characters), title))
+            shown.append(TextPiece(kind, "".join(characters), title))
         for character in characters if hidden else ():
             name = unicodedata.name(character, "control character").lower()
             code = f"U+{ord(character):04X}"
-            shown.append(Piece("invisible", code, "; ".join(filter(None, (name, title)))))
+            shown.append(TextPiece("invisible", code, "; ".join(filter(None, (name, title)))))
     return shown
 
 

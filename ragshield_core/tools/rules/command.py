@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ragshield_core.model.errors import RuleError
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.options import AsListing, By, Listing, Place, takes
+from ragshield_core.tools.options import AsListing, By, Listing, StoreOptions, takes
 from ragshield_core.tools.rules.register import CAUTION, NEVER, Rules
 
 rules_app = typer.Typer(
@@ -26,9 +26,9 @@ Reason = Annotated[str, typer.Option(help="Why; kept in the log.")]
 
 
 @rules_app.command("list")
-@takes(Place)
+@takes(StoreOptions)
 def list_rules(
-    place: Place,
+    place: StoreOptions,
     *,
     every: Annotated[
         bool, typer.Option("--all", help="Also those that are expired, revoked or broken.")
@@ -56,9 +56,9 @@ def list_rules(
 
 
 @rules_app.command()
-@takes(Place)
+@takes(StoreOptions)
 def add(
-    place: Place,
+    place: StoreOptions,
     source: Annotated[str, typer.Argument(help="The lineage to trust.")],
     *,
     by: By,
@@ -76,9 +76,9 @@ def add(
 
 
 @rules_app.command()
-@takes(Place)
+@takes(StoreOptions)
 def revoke(
-    place: Place,
+    place: StoreOptions,
     number: Annotated[int, typer.Argument(help="Of the rule, as listed.")],
     *,
     by: By,

@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.store.keeper import Progress
-from ragshield_core.tools.audit.judging import Judge, report_of, unknown_ids
+from ragshield_core.tools.audit.judging import DetectorScores, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Numbers, Parts, Plan, grouped
@@ -96,7 +96,7 @@ def audit(
             reason = f"the knowledge base has {n} entries, {groups.min_entries} are needed"
             skipped[groups.name], groups = reason, None
         judges = [
-            Judge(
+            DetectorScores(
                 detector=one,
                 scores=plan.column(f"score.{which}"),
                 explain=partial(driver.explained, one, which),
@@ -108,7 +108,9 @@ def audit(
         if groups is not None:
             shares = driver.find_groups()
             why = partial(driver.explained, groups, None)
-            judges.append(Judge(detector=groups, scores=plan.column("scores"), explain=why))
+            judges.append(
+                DetectorScores(detector=groups, scores=plan.column("scores"), explain=why)
+            )
         silent = [one.name for one in judges if not one.judged]
         skipped |= dict.fromkeys(silent, "it could judge none of the entries")
         n_partitions = len(plan.starts) - 1

@@ -28,7 +28,7 @@ from ragshield_core.tools.audit.partitioned.plan import (
     joined,
 )
 from ragshield_core.tools.audit.readers.records import parquet
-from ragshield_core.tools.audit.readers.source import Columns, Rows, Source
+from ragshield_core.tools.audit.readers.source import ColumnNames, Rows, Source
 
 # Entries of the sample per centre, and rounds of k-means on them: rough centres suffice, since each
 # entry is compared with several partitions.
@@ -47,7 +47,7 @@ def sample(plan: Plan, number: int) -> tuple[int, NDArray[np.float32]]:
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(n, min(n, math.ceil(share * n)), replace=False))
     found, start = [], 0
-    only = Columns(plan.columns.id, "", "", "", plan.columns.embedding)
+    only = ColumnNames(plan.columns.id, "", "", "", plan.columns.embedding)
     with suppress(SourceError):  # errors of an entry are raised when it is placed
         for chunk, matrix in _chunks(plan, number, only):
             inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
@@ -211,7 +211,7 @@ def id_hash(text: str) -> int:
 
 
 def _chunks(
-    plan: Plan, number: int, columns: Columns
+    plan: Plan, number: int, columns: ColumnNames
 ) -> Iterator[tuple[Rows, NDArray[np.float32]]]:
     """Yield the rows of a piece, a chunk at a time, with their vectors as stored."""
     path, groups, _ = plan.pieces[number]

@@ -21,7 +21,7 @@ from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGrap
 from ragshield_core.model.errors import SourceError
 from ragshield_core.neighbors.index import FixedVectors
 from ragshield_core.tools.audit.readers.records import group_sizes
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import ColumnNames
 
 Numbers = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ PIECE_ROWS = 65_536
 RAGGED = {"words": "word_ends", "ids": "id_ends"}
 
 
-class Piece(NamedTuple):
+class RowGroups(NamedTuple):
     """Input of one task: some row groups of a file."""
 
     path: Path
@@ -66,7 +66,7 @@ class Parts:
     """
 
     path: Path
-    columns: Columns = field(default_factory=Columns)
+    columns: ColumnNames = field(default_factory=ColumnNames)
     work_dir: Path | None = None
     partition_rows: int = PARTITION_ROWS
 
@@ -75,7 +75,7 @@ class Parts:
             msg = f"partition_rows is {self.partition_rows}, expected at least 2."
             raise SourceError(msg)
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[RowGroups, ...]:
         """Return the pieces of the input: consecutive row groups of a file."""
         path, pieces = self.path, []
         files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("*.pq")])
@@ -92,7 +92,7 @@ class Parts:
                 n_rows += size
                 if n_rows >= PIECE_ROWS or group == len(sizes) - 1:
                     if n_rows:
-                        pieces.append(Piece(file.absolute(), range(first, group + 1), n_rows))
+                        pieces.append(RowGroups(file.absolute(), range(first, group + 1), n_rows))
                     first, n_rows = group + 1, 0
         if not pieces:
             msg = f"{path} has no entries, expected at least one."
@@ -106,8 +106,8 @@ class Plan:
 
     folder: Path  # of the arrays that tasks exchange; the same for all machines
     # The input
-    pieces: tuple[Piece, ...]
-    columns: Columns
+    pieces: tuple[RowGroups, ...]
+    columns: ColumnNames
     partition_rows: int  # approximate number of entries of a partition
     # Classes and arguments of detectors that judge every entry by itself
     by_text: tuple[tuple[type[Detector], Mapping[str, Any]], ...]

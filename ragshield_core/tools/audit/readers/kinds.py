@@ -12,7 +12,7 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import faiss_folder
 from ragshield_core.tools.audit.readers.llama_folder import DOCSTORE, llama_folder
 from ragshield_core.tools.audit.readers.records import json_lines, parquet
-from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source, reading
+from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, ColumnNames, Rows, Source, reading
 
 # Readers by file extension.
 RECORDS: dict[str, Callable[[Source], Iterator[Rows]]] = {
@@ -56,7 +56,7 @@ def documents(source: Source) -> Iterator[Rows]:
 
 def open_source(
     path: Path,
-    columns: Columns | None = None,
+    columns: ColumnNames | None = None,
     *,
     metadata: bool = False,
     include: Sequence[str] = (),
@@ -104,7 +104,7 @@ def open_source(
     if (include or exclude) and reader is not documents:
         msg = "--include and --exclude are for files of a folder of documents; leave them out."
         raise SourceError(msg)
-    return Source(path, reader, columns or Columns(), metadata, include, exclude)
+    return Source(path, reader, columns or ColumnNames(), metadata, include, exclude)
 
 
 def read_ids(path: Path) -> list[str]:

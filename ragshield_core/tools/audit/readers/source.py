@@ -25,7 +25,7 @@ CHUNK_ROWS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnNames:
     """Names of the columns; ``None`` looks for the usual ones, ``""`` reads none.
 
     If several of the usual names exist, the first counts: a chunk's own lineage says more than the
@@ -90,7 +90,7 @@ class Source:
 
     path: Path  # the file or folder
     reader: Callable[[Source], Iterator[Rows]]  # yields the rows of a source
-    columns: Columns = field(default_factory=Columns)  # names of its columns
+    columns: ColumnNames = field(default_factory=ColumnNames)  # names of its columns
     # Whether to read the other columns as well: needed for entries that go into quarantine, to
     # restore them from there
     metadata: bool = False

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fit_instruction_model import Example
 
-from ragshield_core.detectors.instruction.concepts import Model
+from ragshield_core.detectors.instruction.concepts import IdeaModel
 
 PASSAGES = [
     "The user manual tells readers to press Reset. It has ten pages.",
@@ -21,7 +21,7 @@ PASSAGES = [
 
 @pytest.fixture(scope="module")
 def known():
-    return Model(fit.data_file())
+    return IdeaModel(fit.data_file())
 
 
 @pytest.fixture(scope="module")
