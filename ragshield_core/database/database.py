@@ -32,6 +32,7 @@ SCHEMA = 1
 MAKING = 0x7261677368656C64
 
 _EPOCHS = itertools.count()
+_VERSION = select(ChangesRow.version)  # asked for often, so built once
 _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -152,7 +153,7 @@ class Database:
             return ()
         if not self._sqlite:
             with self.connection() as connection:
-                return (int(connection.scalar(select(ChangesRow.version)) or 0),)
+                return (int(connection.scalar(_VERSION) or 0),)
         with self._used(alone=True) as engine:
             if self.in_memory:
                 return (self._commits,)

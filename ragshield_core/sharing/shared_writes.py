@@ -55,11 +55,11 @@ SNAPSHOT_AT_CLOSE = 0.01
 # Replaying a row costs as much as this many entries besides its own: measured with 91,000 known
 # entries, 3 ms an entry and 7 ms a row. Single writes therefore lead to a shorter journal.
 ROW_COST = 2
-# Seconds between two looks at the turn.
-PAUSE = 0.02
 # Writers at the head of the queue that read events while they wait. Others leave the processors to
 # the writer that has the turn.
 NEXT = 2
+# Seconds between two looks at the turn, for the head of the queue and for the others.
+PAUSE, LONG_PAUSE = 0.02, 0.06
 # Signs of life within a lease.
 BEATS = 3
 SHOWN = 60  # characters of a name
@@ -624,7 +624,7 @@ class SharedWrites(Writes):
         return turn
 
     def _wait_for_turn(self, writer: str) -> None:
-        mine, seen, until = False, None, 0.0
+        mine, seen, until, pause = False, None, 0.0, PAUSE
         while not mine:
             if time.monotonic() >= until:  # queue again, in case it counted as crashed
                 mine = self._database.write(partial(self._journal.take_turn, writer=writer))
@@ -634,10 +634,11 @@ class SharedWrites(Writes):
                 with self._database.read() as session:
                     queue = self._journal.queue(session, NEXT)
                 mine = queue[:1] == [writer]
+                pause = PAUSE if writer in queue else LONG_PAUSE
                 if writer in queue:
                     self.catch_up()  # these events need not be read in the turn
             else:
-                time.sleep(PAUSE)
+                time.sleep(pause)
 
     def give_up_turn(self, turn: object) -> None:
         """Let other writers go on, if nothing was written in the turn."""
