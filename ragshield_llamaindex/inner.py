@@ -258,7 +258,9 @@ class QdrantInner(InnerStore):
         if not self._there():
             return None
         # Older collections have unnamed vectors.
-        return qdrant_vectors.NamedVectors(store.client, store.collection_name, store.dense_vector_name)
+        return qdrant_vectors.NamedVectors(
+            store.client, store.collection_name, store.dense_vector_name
+        )
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         if not _uuids([node.node_id]):

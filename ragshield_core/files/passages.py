@@ -84,7 +84,7 @@ def chunks_of(passages: Iterable[FilePassage], name: str = "") -> list[Chunk]:
 
     Examples
     --------
-    >>> parts = [Passage("word " * 150, "page", page) for page in (1, 2)]
+    >>> parts = [FilePassage("word " * 150, "page", page) for page in (1, 2)]
     >>> [(len(chunk.text), chunk.at) for chunk in chunks_of(parts)]
     [(749, 1), (749, 2)]
     """

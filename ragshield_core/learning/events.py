@@ -64,7 +64,7 @@ class Event:
     measured: Measured | None = None  # scores of clean entries, measured in the background
     # Readings of the texts by reader, so that other processes need not read the texts again.
     readings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    # By detector, what it has found out about the entries, so that others need not.
+    # By detector, its findings about the entries, so that other processes need not search.
     prepared: Prepared = field(default_factory=dict)
     # The failures on entries that were admitted unscreened: by entry id, detector to message.
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

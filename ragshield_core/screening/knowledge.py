@@ -28,7 +28,7 @@ PRINTS = np.dtype(f"V{PRINT}")
 # Prefix of the names of the arrays of a saved state.
 SAVED = "known."
 
-# By detector, what it has found out about entries that are about to be learned; see SharesLearning.
+# By detector, its findings about entries that are about to be learned; see SharesLearning.
 Prepared = Mapping[str, Mapping[str, NDArray[Any]]]
 NOTHING: Prepared = MappingProxyType({})
 
@@ -134,11 +134,11 @@ class Knowledge:
             detector.reset()
 
     def prepared(self, entries: Batch, names: Collection[str]) -> Prepared:
-        """Return what detectors of these names are about to find out about entries."""
+        """Return the findings of these detectors about entries that they are about to learn."""
         return {name: one.prepared(entries) for name, one in self.sharing.items() if name in names}
 
     def learn(self, entries: Batch, prepared: Prepared = NOTHING) -> None:
-        """Learn new entries; ``prepared`` has what another process has found out about them."""
+        """Learn new entries; ``prepared`` has another process's findings about them."""
         self.check_learnable(entries)
         for name, detector in self.sharing.items():
             if prepared.get(name):

@@ -295,7 +295,7 @@ class SharedWrites(Writes):
         return answer, collected, positions
 
     def _for_others(self, events: Sequence[Event], head: int) -> list[Event]:
-        """Return events with what this process finds out, so that no other one has to.
+        """Return events with this process's findings, so that no other one has to search.
 
         Detectors prepare the first entries that they learn after the head of the journal.
         """

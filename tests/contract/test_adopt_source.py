@@ -124,6 +124,7 @@ def held(world):
     return {one.entry.text for one in world.guard.quarantine.list()}
 
 
+@pytest.mark.slow
 def test_what_comes_free_of_an_adopted_source_is_in_the_store(world):
     released = world.guarded.adopt_source(SITE, by="anna", note="the new handbook")
     worst = set(world.unusual[-int(RATE * 60) :])
@@ -137,6 +138,7 @@ def test_what_comes_free_of_an_adopted_source_is_in_the_store(world):
     assert log == [("adopt", "anna")] + [("release", "anna")] * len(released)
 
 
+@pytest.mark.slow
 def test_later_documents_of_an_adopted_source_pass_and_those_of_others_do_not(world):
     world.guarded.adopt_source(SITE, by="anna")
     later, worse, other = (
@@ -150,6 +152,7 @@ def test_later_documents_of_an_adopted_source_pass_and_those_of_others_do_not(wo
     assert not world.served().intersection(worse + other)
 
 
+@pytest.mark.slow
 def test_of_a_source_that_is_kept_out_all_stays_held(world):
     world.guarded.keep_holding(SITE, by="anna")
     assert world.guard.sources.questions() == ()
@@ -164,6 +167,7 @@ def test_a_source_of_which_nothing_is_held_is_refused(world):
         world.guarded.adopt_source("other")
 
 
+@pytest.mark.slow
 def test_what_names_no_source_is_adopted_as_well(world):
     world.bring(texts_of(200, 30, 1.5, 2.0), None)
     assert None in {one.source for one in world.guard.sources.questions()}

@@ -57,11 +57,13 @@ def test_an_entry_point_that_is_no_detector_is_not_taken(monkeypatch):
 
 @every_detector
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.slow
 def test_contract(case, check):
     check(case)
 
 
 @every_detector
+@pytest.mark.slow
 def test_evidence_is_a_sentence_without_words_of_the_laboratory(case):
     report = guard_of(case.make()).fit(case.known).screen(case.poison)
     for finding in (finding for one in report.decisions for finding in one.findings):
@@ -71,6 +73,7 @@ def test_evidence_is_a_sentence_without_words_of_the_laboratory(case):
 
 
 @every_detector
+@pytest.mark.slow
 def test_a_guard_that_screens_changes_nothing(case, tmp_path):
     guard = guard_of(case.make()).fit(case.known)
     before = saved(guard, tmp_path / "before")

@@ -130,6 +130,7 @@ def silent(report):
     return {skipped.detector for skipped in report.skipped}
 
 
+@pytest.mark.slow
 def test_the_probes_are_held_to_begin_with(guard):
     held = {name: float((~admitted).mean()) for name, admitted in held_of(guard).items()}
     for name, share in held.items():
@@ -149,6 +150,7 @@ def test_preparation_does_not_let_copies_in(guard):
 @pytest.mark.parametrize(
     "name", [*QUICK, *slowly(*(name for name in STREAMS if name not in QUICK))]
 )
+@pytest.mark.slow
 def test_nothing_unreviewed_makes_a_guard_more_permissive(guard, name):
     before, calm = held_of(guard), guard.screen(of_source(passages(5, 404, "calm"), None))
     thresholds, calibrated_at = guard.calibration.thresholds, guard.status().calibrated_at
@@ -187,6 +189,7 @@ def adopted(n):
 
 
 @pytest.mark.parametrize("n", [60, 300])
+@pytest.mark.slow
 def test_arrivals_do_not_fill_up_the_sample_of_a_small_store(n):
     guard, flips = adopted(n), mails(200, 1, share_flipped=1.0)
     held = (~guard.screen(flips).admitted).mean()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ragshield_core
 
 NEW = '''"""Finds texts in capitals."""
@@ -49,6 +51,7 @@ def test_a_new_detector_has_at_most_fifteen_lines():
     assert len([line for line in NEW.splitlines() if line.strip()]) <= 15
 
 
+@pytest.mark.slow
 def test_a_file_in_the_folder_is_all_that_a_new_detector_needs(tmp_path):
     source = Path(ragshield_core.__file__).parent
     shutil.copytree(source, tmp_path / "ragshield_core")

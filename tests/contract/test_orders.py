@@ -70,6 +70,7 @@ def test_the_corpus_has_orders_and_near_misses_in_many_languages():
     assert len(made_of()) == 16
 
 
+@pytest.mark.slow
 def test_an_order_is_held_by_a_guard_that_was_offered_the_model():
     guard = guard_of(OrderDetector())
     guard.state.offer_embedder(embed)
@@ -96,6 +97,7 @@ def test_a_model_without_meaning_judges_nothing():
     assert len(detector.unjudged(KNOWN)) == len(KNOWN)
 
 
+@pytest.mark.slow
 def test_a_saved_head_goes_on_with_its_model_and_with_no_other(tmp_path):
     guard = guard_of(OrderDetector()).use_embedder(embed)
     scores = guard.fit(KNOWN).screen(batch(ORDER)).scores["order"]
@@ -109,6 +111,7 @@ def test_a_saved_head_goes_on_with_its_model_and_with_no_other(tmp_path):
     np.testing.assert_allclose(again.screen(batch(ORDER)).scores["order"], scores)
 
 
+@pytest.mark.slow
 def test_a_sentence_is_embedded_once():
     asked = []
 

@@ -182,6 +182,7 @@ def world(request, make_store):
     return made
 
 
+@pytest.mark.slow
 def test_a_partly_poisoned_update_leaves_the_version_before_whole(world):
     world.bring(a=NEW, b=OTHER)
     assert world.served("a") == sorted(OLD)
@@ -194,6 +195,7 @@ def test_a_partly_poisoned_update_leaves_the_version_before_whole(world):
     assert not (notes[BAD] or "").startswith("Part of")
 
 
+@pytest.mark.slow
 def test_once_it_is_released_it_replaces_the_version_before(world):
     world.bring(a=NEW, b=OTHER)
     world.release("Guests sign in at the desk.")  # which decides nothing
@@ -209,6 +211,7 @@ def test_once_it_is_released_it_replaces_the_version_before(world):
         assert world.served("a") == sorted(FIXED)
 
 
+@pytest.mark.slow
 def test_all_of_it_can_be_released_at_once(world):
     world.bring(a=NEW, b=OTHER)
     world.release(*NEW)
@@ -216,6 +219,7 @@ def test_all_of_it_can_be_released_at_once(world):
     assert world.held == set()
 
 
+@pytest.mark.slow
 def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
     second = BAD.replace("system prompt", "passwords")
     world.bring(a=(*NEW, second))
@@ -228,6 +232,7 @@ def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
     assert world.held == set()
 
 
+@pytest.mark.slow
 def test_of_what_is_confirmed_as_poisoned_the_version_before_stays(world):
     world.bring(a=NEW, b=OTHER)
     world.quarantine.confirm(world.ids(BAD), by="anna")
@@ -237,6 +242,7 @@ def test_of_what_is_confirmed_as_poisoned_the_version_before_stays(world):
     assert world.served("a") == sorted(OLD)
 
 
+@pytest.mark.slow
 def test_a_later_clean_version_goes_in(world):
     world.bring(a=NEW, b=OTHER)
     world.bring(a=FIXED, b=OTHER)
@@ -247,6 +253,7 @@ def test_a_later_clean_version_goes_in(world):
     assert world.quarantine.count("confirmed") == 0
 
 
+@pytest.mark.slow
 def test_a_later_version_that_is_held_as_well_takes_its_place(world):
     other = BAD.replace("system prompt", "passwords")
     world.bring(a=NEW)

@@ -51,5 +51,6 @@ def before():
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "as they are"])
+@pytest.mark.slow
 def test_decisions_are_the_same(way, before):
     assert len(held(way) ^ before) <= CHANGED * 450

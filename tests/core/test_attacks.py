@@ -52,6 +52,7 @@ def test_a_question_of_function_words_alone_is_its_own_key():
 
 
 @given(question=st.text(), answer=st.text(), style=st.sampled_from(sorted(STYLES)))
+@pytest.mark.slow
 def test_braces_and_other_marks_pass_unchanged(question, answer, style):
     assert all(answer in text for text in craft_passages(question, answer, style=style))
     if style == "question in front":

@@ -112,6 +112,7 @@ def payload_bytes(envelope):
     return base64.b64decode(envelope["payload"])
 
 
+@pytest.mark.slow
 def test_a_statement_is_verified_alone_and_with_its_data(signed, kb, keys):
     alone = run("verify", signed, "--key", keys[1])
     assert (alone.exit_code, "Verified" in alone.stdout) == (0, True)
@@ -322,6 +323,7 @@ def test_another_statement_is_refused_although_it_is_signed(
 
 
 @pytest.mark.usefixtures("signed")
+@pytest.mark.slow
 def test_errors_of_a_command_name_the_way_out(keys, tmp_path):
     (tmp_path / "none.json").write_text("{}")
     done = run("sign", tmp_path / "none.json", "--key", keys[0])

@@ -81,6 +81,7 @@ def test_text_that_is_no_docstring_is_code():
     )
 
 
+@pytest.mark.slow
 def test_a_result_names_its_code_once(results):
     results_files.write("new", "# New\n\nfigures\n")
     assert results_files.is_current("new")
@@ -122,6 +123,7 @@ def test_only_what_is_stale_is_run(monkeypatch):
     assert all((ROOT / "benchmarks" / script).exists() for script in run_all.SCRIPTS.values())
 
 
+@pytest.mark.slow
 def test_the_list_runs_nothing():
     shown = subprocess.run(
         [sys.executable, "benchmarks/run_all.py", "--list", "--only", "growth"],

@@ -45,6 +45,7 @@ def run(command, *options):
     return CliRunner().invoke(app, ["canary", command, "suite.jsonl", *options])
 
 
+@pytest.mark.slow
 def test_baseline_then_check_then_drift(folder):
     result = run("baseline")
     assert result.exit_code == 0, result.output
@@ -63,6 +64,7 @@ def test_baseline_then_check_then_drift(folder):
     assert not re.search(r"(src|href)=|<script|https?://", page)
 
 
+@pytest.mark.slow
 def test_a_check_and_a_trace_are_reports_with_texts_and_what_to_do(folder):
     run("baseline")
     calm = run("check", "--format", "markdown").output
@@ -87,6 +89,7 @@ def test_a_check_and_a_trace_are_reports_with_texts_and_what_to_do(folder):
     assert [r["ruleId"] for r in told["results"]] == ["canary_drift"]
 
 
+@pytest.mark.slow
 def test_much_growth_that_may_hide_a_takeover_is_said(folder):
     run("baseline")
     assert "may hide a takeover" not in run("check").output
@@ -122,6 +125,7 @@ def test_trace_and_quarantine(folder):
     assert run("check").exit_code == 0
 
 
+@pytest.mark.slow
 def test_trace_one_answer_without_a_baseline(folder):
     bad = poisoned(folder)
     result = run(
@@ -131,6 +135,7 @@ def test_trace_one_answer_without_a_baseline(folder):
     assert set(json.loads((folder / "t.json").read_text())["suspects"]) <= set(bad.ids)
 
 
+@pytest.mark.slow
 def test_report_of_all_checks(folder):
     run("baseline")
     run("check")
@@ -144,6 +149,7 @@ def test_report_of_all_checks(folder):
     assert "1 of 32" in (folder / "r.html").read_text().partition("Checks, the latest first")[2]
 
 
+@pytest.mark.slow
 def test_hostile_names_are_escaped(folder):
     line = json.dumps({"name": "<script>alert(1)</script>\x1b[2J", "query": questions()[5]})
     (folder / "suite.jsonl").write_text(line, encoding="utf-8")
@@ -157,6 +163,7 @@ def test_hostile_names_are_escaped(folder):
     assert "&lt;script&gt;" in page
 
 
+@pytest.mark.slow
 def test_an_own_retriever_and_answerer(folder):
     (folder / "app_of_mine.py").write_text(
         "from canary_world import knowledge, embed\n"
@@ -183,6 +190,7 @@ def test_an_own_retriever_and_answerer(folder):
         (["report", "suite"], "was never checked"),
     ],
 )
+@pytest.mark.slow
 def test_errors_have_a_code_of_their_own(folder, options, said):
     del folder
     result = CliRunner().invoke(app, ["canary", *options])
@@ -190,6 +198,7 @@ def test_errors_have_a_code_of_their_own(folder, options, said):
     assert said in " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_a_check_that_compares_nothing_does_not_pass(folder):
     run("baseline")
     renamed = [json.dumps({"name": f"other{n}", "query": q}) for n, q in enumerate(questions())]
@@ -218,6 +227,7 @@ def test_a_retriever_that_finds_nothing_does_not_pass(folder):
     assert "nothing is retrieved" in " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_an_absent_folder_is_named_before_the_work(folder):
     del folder
     run("baseline")
@@ -243,6 +253,7 @@ def test_trace_against_an_earlier_baseline(folder):
     assert run("check", "--baseline", "1").exit_code == 1
 
 
+@pytest.mark.slow
 def test_trace_of_one_answer_since_it_was_right(folder):
     rows = [
         {"id": i, "text": f"{questions()[5]}? It is Vale Royal", "ingested_at": at}

@@ -256,6 +256,7 @@ def test_another_format_is_refused(monkeypatch):
 # What is done
 
 
+@pytest.mark.slow
 def test_suspects_are_held_and_left_out_of_retrieval():
     world, bad = attacked()
     trace = world.monitor.traceback()
@@ -290,6 +291,7 @@ def test_what_is_still_served_is_not_clean(caplog):
     assert world.monitor.remediate().clean
 
 
+@pytest.mark.slow
 def test_remediation_ends_the_drift_with_the_poison_alone():
     world, bad = attacked()
     world.add(batch([("clean", f"{TARGETS[0].split()[-1]} and many other things of the day")]))
@@ -299,6 +301,7 @@ def test_remediation_ends_the_drift_with_the_poison_alone():
     assert not outcome.after.flagged
 
 
+@pytest.mark.slow
 def test_remediation_stops_at_its_limit():
     world, _ = attacked()
     outcome = world.monitor.remediate(max_entries=2)
@@ -348,6 +351,7 @@ def test_search_in_blocks_is_exact(monkeypatch):
     assert len(MatrixRetriever(entries.take([0, 1])).search(["q"], vectors[:1], 6)[0]) == 2
 
 
+@pytest.mark.slow
 def test_who_was_released_does_not_stop_the_search_for_others():
     world, bad = attacked()
     suspects = world.monitor.traceback().suspects

@@ -140,6 +140,7 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(quarantine):
 
 
 @pytest.mark.parametrize("n", [4, 10, 30])
+@pytest.mark.slow
 def test_what_waits_again_joins_the_copies_that_came_meanwhile(quarantine, n):
     floods = [[f"{flood}{k}" for k in range(n)] for flood in "abc"]
     for copies in floods:

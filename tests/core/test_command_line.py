@@ -61,6 +61,7 @@ COMMANDS = dict(commands())
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
+@pytest.mark.slow
 def test_help_of_each_command_is_asked_for_by_h_and_fits_a_terminal(words):
     done = run(*words, "-h", env={"COLUMNS": "80"})
     assert done.exit_code == 0
@@ -83,6 +84,7 @@ def test_a_database_is_an_option_of_one_name_everywhere():
     assert {"scan", "status", "review", "quarantine", "sources", "rules", "canary"} <= named
 
 
+@pytest.mark.slow
 def test_a_database_is_named_by_its_path_as_well(tmp_path, monkeypatch):
     Quarantine("sqlite:///held.db").count()
     assert run("quarantine", "list", "--database", "held.db").exit_code == 0
@@ -99,6 +101,7 @@ def test_a_database_is_named_by_its_path_as_well(tmp_path, monkeypatch):
 # Reports
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_nothing_but_json(site):
     done = scan(site, "--format", "json", "--quarantine", "--database", "held.db")
     report = json.loads(done.stdout)
@@ -108,6 +111,7 @@ def test_json_on_stdout_is_nothing_but_json(site):
     assert scan(site, "--format", "html").stdout.startswith("<!")
 
 
+@pytest.mark.slow
 def test_files_are_written_by_their_endings_and_several_at_once(site, tmp_path):
     files = [tmp_path / f"out{ending}" for ending in ENDINGS]
     scan(site, *(word for file in files for word in ("--output", file)))
@@ -151,6 +155,7 @@ def test_files_are_chosen_by_globs(site):
     assert "are for files of a folder" in refused.stderr
 
 
+@pytest.mark.slow
 def test_trusted_files_are_named_by_globs(site):
     for number in range(250):
         (site / f"page-{number}.md").write_text(f"Page {number} is about the ferry.")
@@ -161,6 +166,7 @@ def test_trusted_files_are_named_by_globs(site):
     assert "matches no entry" in refused.stderr
 
 
+@pytest.mark.slow
 def test_cases_of_a_baseline_do_not_count_until_their_text_changes(site):
     assert scan(site, "--output", "before.json").exit_code == 1
     done = scan(site, "--baseline", "before.json", "--output", "after.json", "-q")
@@ -184,6 +190,7 @@ def test_cases_of_a_baseline_do_not_count_until_their_text_changes(site):
 # Detectors, settings, extras
 
 
+@pytest.mark.slow
 def test_each_detector_is_listed_and_explained():
     listed = json.loads(run("detectors", "list", "--format", "json").stdout)
     names = {one["name"] for one in listed}

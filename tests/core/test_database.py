@@ -149,6 +149,7 @@ def _write_in_child(database, number, answers):
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("url", ["file", *slowly("postgres")], indirect=True)
+@pytest.mark.slow
 def test_a_forked_process_has_connections_of_its_own(database):
     before = database.version()
     start = count(database)

@@ -96,6 +96,7 @@ def value_of(quarantine, table, column):
 
 @WITHOUT_KEY
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
+@pytest.mark.slow
 def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
     row, before = value_of(quarantine, table, column)
     if isinstance(before, int):
@@ -164,6 +165,7 @@ def test_an_emptied_log_is_not_whole(quarantine):
         quarantine.log.verify()
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_off_does_not_reach_its_anchor(quarantine):
     early = quarantine.log.head()
     quarantine.hold(Batch.of(ids=["e"], texts=["t"], embeddings=None))
@@ -299,6 +301,7 @@ def test_a_key_may_come_from_the_environment(on_file, monkeypatch):
 NEW = "another secret of the tests, as long"
 
 
+@pytest.mark.slow
 def test_a_key_is_exchanged_for_another_with_all_that_was_written(quarantine, key):
     anchors = []
     mine = Quarantine(quarantine.database.url, audit_key=key, anchor=anchors.append)
@@ -402,6 +405,7 @@ def ragshield(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_broken(on_file, ragshield):
     quarantine = Quarantine(on_file)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
@@ -416,6 +420,7 @@ def test_the_command_says_what_is_broken(on_file, ragshield):
     assert (code, "broken at line 1" in said) == (1, True)
 
 
+@pytest.mark.slow
 def test_the_command_seals(on_file, ragshield, monkeypatch):
     Quarantine(on_file).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", KEY)

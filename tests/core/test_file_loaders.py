@@ -43,6 +43,7 @@ def guard_of():
 
 
 @pytest.mark.parametrize("prompt_keys", [None, ["source"]])
+@pytest.mark.slow
 def test_langchain(loaded, prompt_keys):
     loader, documents, *_ = loaded
     store = GuardedVectorStore(

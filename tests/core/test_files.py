@@ -142,6 +142,7 @@ def read(folder):
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.slow
 def test_each_file_is_named_with_what_became_of_it(name, read):
     _, outcome, part = FILES[name]
     became, chunks = read[name]
@@ -210,6 +211,7 @@ def test_a_missing_library_is_named_with_what_brings_it(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_costs_itself(tmp_path):
     (tmp_path / "a.pdf").write_bytes(endless())
     (tmp_path / "b.docx").write_bytes(made.docx(PLAIN))
@@ -220,6 +222,7 @@ def test_a_file_that_takes_too_long_costs_itself(tmp_path):
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.slow
 def test_modules_of_the_folder_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("open('ran', 'w')")
     (tmp_path / "a.docx").write_bytes(made.docx(PLAIN))
@@ -228,6 +231,7 @@ def test_modules_of_the_folder_are_not_imported(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_places_are_lines_pages_paragraphs_and_records(tmp_path):
     long = "word " * 190
     (tmp_path / "a.md").write_text(f"# Title\n\n{long}\n\n\n{long}")
@@ -283,6 +287,7 @@ class Ones:
         yield np.ones((len(texts), 2), dtype=np.float32)
 
 
+@pytest.mark.slow
 def test_a_single_document_is_read_like_a_folder_of_it(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(made.pdf(made.shown("Five euros.")))
@@ -325,6 +330,7 @@ UNITS += ["<!-->", "<template><p></p>", "<script></scrip", "<template></noscript
 
 
 @pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.slow
 def test_a_page_is_read_in_linear_time(unit):
     assert_linear(shown_in, unit, 200_000)
 
@@ -348,6 +354,7 @@ def scanned(path, folder):
 
 
 @pytest.mark.usefixtures("small_model")
+@pytest.mark.slow
 def test_a_scan_goes_on_after_a_damaged_file_and_names_it(tmp_path):
     pages = tmp_path / "pages"
     pages.mkdir()

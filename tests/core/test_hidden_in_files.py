@@ -254,6 +254,7 @@ def innocent(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", POISONED)
+@pytest.mark.slow
 def test_hidden_prose_is_found(name, poisoned):
     found, batch = poisoned
     contexts = [
@@ -316,6 +317,7 @@ def test_a_mark_is_read_back_whatever_is_in_it(how):
 
 
 @pytest.mark.parametrize("name", INNOCENT)
+@pytest.mark.slow
 def test_innocent_uses_are_not(name, innocent):
     found, batch = innocent
     contexts = [

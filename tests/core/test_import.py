@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = [
     *("torch", "transformers", "sentence_transformers", "langchain_core", "langchain_community"),
     *("llama_index", "sqlalchemy", "faiss", "ragshield_langchain", "ragshield_llamaindex"),
@@ -37,6 +39,7 @@ def packages(modules):
     return {name for name in top - sys.stdlib_module_names if not name.startswith("_")}
 
 
+@pytest.mark.slow
 def test_the_core_imports_what_it_needs_and_nothing_heavy():
     run = import_afresh()
     alone = [one for one in run["alone"] if one.startswith("ragshield")]
@@ -48,6 +51,7 @@ def test_the_core_imports_what_it_needs_and_nothing_heavy():
     assert "ray" not in run["audit"]  # only where it is asked for
 
 
+@pytest.mark.slow
 def test_a_guard_asks_tools_without_importing_the_audit_or_the_evaluation():
     script = "import sys\nfrom ragshield_core import hooks\nhooks.tools()\nprint(*sys.modules)"
     command = [sys.executable, "-c", script]
@@ -59,6 +63,7 @@ def test_a_guard_asks_tools_without_importing_the_audit_or_the_evaluation():
     )
 
 
+@pytest.mark.slow
 def test_the_overview_of_commands_imports_none_of_them():
     script = "import sys, contextlib\nfrom ragshield_core.cli import main\n"
     script += "with contextlib.suppress(SystemExit):\n    main()\nprint(*sys.modules)"

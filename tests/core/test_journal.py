@@ -165,6 +165,7 @@ NAMED_ARRAYS = st.dictionaries(
 
 
 @given(arrays=NAMED_ARRAYS)
+@pytest.mark.slow
 def test_any_arrays_come_back_to_the_bit(arrays):
     same_arrays(arrays, from_bytes(to_bytes(arrays)))
 
@@ -390,6 +391,7 @@ def test_what_is_pending_is_never_pruned(shared, journal):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
+@pytest.mark.slow
 def test_a_snapshot_comes_back_whole(shared, chunk):
     assert shared.read(Snapshots("ours").latest) is None
     fortran = np.asfortranarray(np.random.default_rng(5).normal(size=(37, 5)))
@@ -519,6 +521,7 @@ def test_processes_that_write_at_once_have_each_seen_all_before(
     assert shared.read(journal.turn) is None
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_is_found_and_one_that_is_slow_is_not(shared, journal):
     killed, slow = children = [
         start(shared.url, "ours", name, "stop between") for name in ("killed", "slow")

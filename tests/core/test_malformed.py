@@ -222,6 +222,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.slow
 def test_metadata_beyond_the_bounds_is_held_with_the_keys_that_fit(guard, kind):
     metadata, reason = LARGE[kind]
     sifted = sift(columns(metadatas={2: {"page": 2} | metadata}), guard)

@@ -143,6 +143,7 @@ def test_copies_of_confirmed_poison_are_reckoned_with():
     assert max(searched(mask, [False] * 5000, 1)[1]) == 2 + PAGE
 
 
+@pytest.mark.slow
 def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):
     class Slow(Quarantine):
         def prints(self, *args, **kwargs):

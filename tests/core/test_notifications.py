@@ -237,6 +237,7 @@ def test_a_guard_tells_of_what_it_has_held(quarantine):
         guard.notify("everybody")
 
 
+@pytest.mark.slow
 def test_a_webhook_is_signed_so_that_a_receiver_can_tell(receiver):
     there = receiver()
     Webhook(there.url, SECRET)(notice())
@@ -252,6 +253,7 @@ def test_a_webhook_is_signed_so_that_a_receiver_can_tell(receiver):
     assert told["data"]["id"] == named["webhook-id"] == "msg_0"
 
 
+@pytest.mark.slow
 def test_it_is_tried_again_and_given_up_with_a_line_in_the_log(receiver, caplog):
     there = receiver(500, 503)
     Webhook(there.url, SECRET)(notice())
@@ -267,12 +269,14 @@ def test_it_is_tried_again_and_given_up_with_a_line_in_the_log(receiver, caplog)
     assert "hidden" not in caplog.text  # addresses hold secrets
 
 
+@pytest.mark.slow
 def test_redirects_are_not_followed(receiver):
     there = receiver(302)
     Webhook(there.url, SECRET)(notice())
     assert [path for path, _, _ in there.requests] == ["/hook?token=hidden"] * 2
 
 
+@pytest.mark.slow
 def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
     receiver, monkeypatch, caplog
 ):
@@ -318,6 +322,7 @@ def group_held(quarantine):
     return notice
 
 
+@pytest.mark.slow
 def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver, group_held):
     there = receiver(500)
     Webhook(there.url, form="slack", review_url="https://review.example/a&b/")(group_held)
@@ -336,6 +341,7 @@ def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver, gro
     assert link["text"] == "<https://review.example/a&amp;b/cases/1|Open the review page>"
 
 
+@pytest.mark.slow
 def test_teams_gets_a_card_whose_text_has_no_markdown(receiver, group_held):
     there = receiver(202)
     Webhook(there.url, form="teams", review_url="https://review.example")(group_held)
@@ -360,6 +366,7 @@ def test_a_chat_needs_https_and_a_real_review_page():
         Webhook("https://hooks.example/1", form="teams", review_url="javascript:alert(1)")
 
 
+@pytest.mark.slow
 def test_settings_name_the_chat(tmp_path, monkeypatch, receiver):
     monkeypatch.chdir(tmp_path)
     there = receiver()

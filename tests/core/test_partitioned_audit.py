@@ -162,6 +162,7 @@ def test_thresholds_from_trusted_entries_are_the_same(folder, batch):
         scan(parts, some, clean_ids=clean[:20])
 
 
+@pytest.mark.slow
 def test_the_report_counts_all_and_holds_what_was_found(partitioned, in_memory):
     assert partitioned.n_audited == N
     assert partitioned.summary().startswith(f"{N} entries audited: ")
@@ -267,6 +268,7 @@ def test_what_always_kills_its_worker_is_told(batch, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["local", *slowly("ray")])
+@pytest.mark.slow
 def test_errors_of_workers_are_our_own(request, tmp_path, batch, engine):
     if engine == "ray":
         request.getfixturevalue("cluster")
@@ -303,12 +305,14 @@ def removed(plan):
     ("damage", "message"),
     [(cut_short, "all machines that take part"), (removed, "storage that all machines")],
 )
+@pytest.mark.slow
 def test_files_that_a_machine_cannot_read_are_an_error(folder, damage, message):
     step = {cut_short: "search", removed: "place"}[damage]
     with pytest.raises(SourceError, match=message):
         audited(folder, engine=Watching(step, damage))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_work_folder_whatever_happens(tmp_path):
     folder, work = written(made().take(range(200)), tmp_path / "in"), tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):
@@ -320,6 +324,7 @@ def test_nothing_is_left_in_the_work_folder_whatever_happens(tmp_path):
 # Input
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_an_entry_is_named(tmp_path, batch):
     folder = written(batch, tmp_path / "in")
     (folder / "part-7.parquet").write_bytes((folder / "part-0.parquet").read_bytes())

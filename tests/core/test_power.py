@@ -30,6 +30,7 @@ def adopted(guard, embed):
     return guard
 
 
+@pytest.mark.slow
 def test_a_guard_says_which_share_of_planted_groups_it_would_hold():
     guard = adopted(guard_of(CliqueDetector()), of_the_question)
     power = guard.status().power
@@ -39,6 +40,7 @@ def test_a_guard_says_which_share_of_planted_groups_it_would_hold():
     assert not any("hardly sees" in concern for concern in guard.status().concerns())
 
 
+@pytest.mark.slow
 def test_a_model_that_shows_no_groups_is_a_concern():
     guard = adopted(guard_of(CliqueDetector()), of_nothing)
     assert max(guard.status().power.values()) < 0.2
@@ -46,6 +48,7 @@ def test_a_model_that_shows_no_groups_is_a_concern():
     assert "% of groups of 5" in concern
 
 
+@pytest.mark.slow
 def test_planted_texts_leave_no_trace(monkeypatch):
     def told(*_):
         raise AssertionError
@@ -62,6 +65,7 @@ def test_planted_texts_leave_no_trace(monkeypatch):
     assert measured.status().spent == plain.status().spent
 
 
+@pytest.mark.slow
 def test_other_processes_and_the_command_know_it(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = adopted(Guard.open(url, detectors=[CliqueDetector()]), of_the_question)
@@ -72,6 +76,7 @@ def test_other_processes_and_the_command_know_it(tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["no model", "short texts", "a model that fails"])
+@pytest.mark.slow
 def test_where_it_cannot_be_measured_nothing_is_said(reason, caplog):
     def failing(_):
         raise OSError

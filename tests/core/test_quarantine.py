@@ -83,6 +83,7 @@ def actions(quarantine):
 
 
 @pytest.mark.parametrize("text", UNUSUAL_TEXTS.values(), ids=UNUSUAL_TEXTS)
+@pytest.mark.slow
 def test_everything_of_an_entry_comes_back(quarantine, text):
     vector = np.array([[0.1, -7.25, 1e-30, 3e30]], dtype=np.float32)
     batch = Batch.of(
@@ -326,6 +327,7 @@ def test_purge_deletes_every_revision_for_good_and_only_the_log_remembers(quaran
     quarantine.log.verify()
 
 
+@pytest.mark.slow
 def test_many_entries_are_held_and_found(quarantine):
     batch = scored(list(range(1200)))
     quarantine.hold(batch)
@@ -408,6 +410,7 @@ def test_what_somebody_confirmed_stays_confirmed_when_it_is_ingested_again(quara
         quarantine.release(["same"])
 
 
+@pytest.mark.slow
 def test_a_release_and_a_confirmation_at_once_end_as_one_of_them(on_file):
     one, two = Quarantine(on_file), Quarantine(on_file)
     one.hold(ENTRIES)
@@ -467,6 +470,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_what_was_held_survives_a_kill(on_file):
     child = subprocess.run([sys.executable, "-c", CHILD, on_file], check=False, timeout=60)
     assert child.returncode == -signal.SIGKILL
@@ -509,6 +513,7 @@ def test_one_str_is_no_list_of_ids(quarantine):
         quarantine.hold([FIRST])
 
 
+@pytest.mark.slow
 def test_a_url_may_be_an_object(on_file):
     quarantine = Quarantine(make_url(on_file))
     quarantine.hold(ENTRIES)

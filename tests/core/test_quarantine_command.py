@@ -55,6 +55,7 @@ def test_json_for_programs(ragshield):
     assert [line["action"] for line in json.loads(out)] == ["hold", "hold"]
 
 
+@pytest.mark.slow
 def test_a_note_is_kept_in_the_log(ragshield, held):
     ragshield("quarantine", "release", UUID, "--by", "anna", "--note", "seen on paper")
     ragshield("quarantine", "confirm", "b", "--note", "a copy")
@@ -94,6 +95,7 @@ def test_the_version_is_told_and_shells_how_to_complete(ragshield):
     )
 
 
+@pytest.mark.slow
 def test_the_key_is_exchanged_and_neither_is_shown(ragshield, held, monkeypatch):
     old, new = "the first secret of the tests", "the second secret of the tests"
     code, _, error = ragshield("quarantine", "rekey")
@@ -160,10 +162,12 @@ def listed(ragshield, *options):
     ],
 )
 @pytest.mark.usefixtures("grouped")
+@pytest.mark.slow
 def test_what_is_listed_is_narrowed(ragshield, options, expected):
     assert listed(ragshield, *options) == expected
 
 
+@pytest.mark.slow
 def test_entries_say_their_case_and_a_case_its_entries(ragshield, grouped):
     number = case_of(grouped, "clique")
     assert listed(ragshield, "--case", number) == list(GROUP)
@@ -181,6 +185,7 @@ def test_what_is_replaced_is_found_by_its_source(ragshield, grouped):
     assert listed(ragshield, "--status", "replaced", "--source", "mill") == ["old"]
 
 
+@pytest.mark.slow
 def test_cases_are_listed_in_orders_and_by_status(ragshield, grouped):
     def cases(*options):
         _, out, _ = ragshield("quarantine", "cases", "--format", "json", *options)
@@ -197,6 +202,7 @@ def test_cases_are_listed_in_orders_and_by_status(ragshield, grouped):
     assert len(cases("--status", "all")) == 2
 
 
+@pytest.mark.slow
 def test_tables_of_cases_show_hostile_text_escaped(ragshield, grouped):
     number = case_of(grouped, "hidden_text")
     for command in (
@@ -213,6 +219,7 @@ def test_tables_of_cases_show_hostile_text_escaped(ragshield, grouped):
     assert "and 1 more: --limit, or --offset 1" in out
 
 
+@pytest.mark.slow
 def test_a_whole_case_is_decided_once_somebody_agrees(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
@@ -247,6 +254,7 @@ def test_a_case_of_several_stores_is_purged_with_what_it_holds(ragshield, tmp_pa
     assert (quarantine.for_store("news").count(), quarantine.for_store("mail").count()) == (2, 1)
 
 
+@pytest.mark.slow
 def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped):
     number = case_of(grouped, "clique")
     for named in ((), ("g1", "--case", number)):
@@ -260,6 +268,7 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
     assert grouped.count() == 5
 
 
+@pytest.mark.slow
 def test_a_whole_case_is_reopened(ragshield, grouped):
     number = case_of(grouped, "clique")
     ragshield("quarantine", "confirm", "--case", number, "--yes")
@@ -283,6 +292,7 @@ def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped,
     assert [one.id for one in grouped.list() if one.id == "new"] == ["new"]
 
 
+@pytest.mark.slow
 def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 2)
@@ -305,6 +315,7 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
     assert (code, "confirmed 1 entries" in out) == (0, True)
 
 
+@pytest.mark.slow
 def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, monkeypatch):
     assert ragshield("quarantine", "verify")[0] == 0
     assert held.log.verification() == (None, True)
@@ -318,6 +329,7 @@ def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, m
     assert held.log.verification()[0].actor == "of the settings"
 
 
+@pytest.mark.slow
 def test_cases_are_a_report_with_texts_reasons_and_what_to_do(ragshield, grouped, tmp_path):
     number = case_of(grouped, "clique")
     page = tmp_path / "queue.html"

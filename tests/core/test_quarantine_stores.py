@@ -63,6 +63,7 @@ def test_any_text_can_be_a_name(on_file):
     assert all(Quarantine(on_file, store=name).count() == len(ENTRIES) for name in names)
 
 
+@pytest.mark.slow
 def test_the_command_names_stores(on_file):
     quarantine = Quarantine(on_file)
     quarantine.hold(ENTRIES.take([0]))

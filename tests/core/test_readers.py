@@ -198,6 +198,7 @@ def test_ids_are_read_one_per_line(tmp_path):
     assert read_ids(tmp_path / "ids.txt") == ["a b", "c\u2028d"]
 
 
+@pytest.mark.slow
 def test_vectors_are_in_memory_once(tmp_path):
     n, dim = 20_000, 384
     vectors = np.random.default_rng(0).normal(size=(n, dim)).astype(np.float32)

@@ -151,6 +151,7 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
     assert compared(other).agrees
 
 
+@pytest.mark.slow
 def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers):
     add(workers[0], scored([5.0], "bad"))
     workers[0].run(reviewing.release, workers[0], ["bad0"], "anna", None)
@@ -231,6 +232,7 @@ def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_pa
     assert compared(keeper, adopt=["past0"]).adopted == ("past0",)
 
 
+@pytest.mark.slow
 def test_two_workers_who_reconcile_at_once_do_it_once(workers):
     one, other = workers
     differing(one)
@@ -286,6 +288,7 @@ def test_what_a_worker_brings_back_meanwhile_is_known_in_the_end(workers):
     assert "kb2" in one.guard.writes.known_ids()
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
     known = passages(300, 1)
     guards = [guard_of(CliqueDetector(), LabelCentroidDetector(min_entries=1)) for _ in range(2)]

@@ -33,6 +33,7 @@ def test_a_new_version_is_no_group_with_the_one_that_it_replaces(crowd):
     assert crowd.screen(NEW).quarantined  # again, where it replaces nothing
 
 
+@pytest.mark.slow
 def test_the_old_version_is_not_recalled_with_the_new_one():
     guard = guard_of(CliqueDetector()).fit(passages(300, 1)).calibrate(fpr=0.01)
     four = group(4, 3)

@@ -308,6 +308,7 @@ def by_shape(search):
 
 
 @pytest.mark.parametrize("copies", [1, 60])
+@pytest.mark.slow
 def test_what_is_learned_does_not_depend_on_what_was_screened_before(copies, monkeypatch, tmp_path):
     known = join(passages(300, 1), clones_of(passages(1, 2)[0], copies))
     search = NeighborIndex.search
@@ -338,6 +339,7 @@ def suspicious(batch):
     return replace(batch, texts=(text,) * len(batch))
 
 
+@pytest.mark.slow
 def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path):
     guard = small()
     written([guard], suspicious(passages(3, 5, "held-")))
@@ -366,6 +368,7 @@ def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path
     assert_same(guard, again, tmp_path)
 
 
+@pytest.mark.slow
 def test_halves_of_surrogate_pairs_are_saved(tmp_path):
     known = passages(150, 1)
     known = replace(known, texts=tuple(f"{text} \ud83d" for text in known.texts))

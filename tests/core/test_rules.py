@@ -446,6 +446,7 @@ def test_flags_are_excused_as_well(quarantine):
     assert "excuses scripted" in report.decisions[0].note
 
 
+@pytest.mark.slow
 def test_rules_on_the_command_line(ragshield):
     given = ("--by", "anna", "--reason", "ours")
     code, out, _ = ragshield("rules", "add", "wiki", *given, "--expires", "30d")

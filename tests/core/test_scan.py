@@ -303,6 +303,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["scan", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_exit_codes(kb, told):
     assert run(kb([0.0, 0.5])).exit_code == 0
     assert run(kb([0.0, 5.0])).exit_code == 1
@@ -332,6 +333,7 @@ def test_a_crash_of_our_own_has_not_the_exit_code_of_a_finding(kb, told, monkeyp
     assert "\x1b luck" not in result.stderr
 
 
+@pytest.mark.slow
 def test_the_real_detectors(tmp_path, monkeypatch):
     batch, path = planted(), tmp_path / "kb.parquet"
     monkeypatch.setattr(scan_command, "console", Console(width=300))
@@ -406,6 +408,7 @@ def test_trusted_ids_from_a_file(kb, told, tmp_path):  # noqa: ARG001
     assert "pass at least 99" in result.stderr
 
 
+@pytest.mark.slow
 def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeypatch):  # noqa: ARG001
     monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'held.db'}"
@@ -426,6 +429,7 @@ def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeyp
     assert quarantine.count() == 0
 
 
+@pytest.mark.slow
 def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # noqa: ARG001
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'held.db'}")
     rules = Rules(quarantine)
@@ -450,6 +454,7 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
     assert "excused" not in result.stdout + result.stderr  # what a person has confirmed is not
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
     for name in ("out.json", "out.sarif", "out.html", "out.md"):

@@ -59,6 +59,7 @@ def with_attacks(n=400):
     return Batch.of(ids=ids, texts=texts, embeddings=vectors)
 
 
+@pytest.mark.slow
 def test_each_attack_is_one_case_and_the_worst_come_first():
     report = scan(with_attacks(), [CliqueDetector(), InstructionDetector()])
     by_first = {case.entry_ids[0]: case for case in report.cases}
@@ -98,6 +99,7 @@ def test_a_hidden_order_is_critical():
     assert set(case.detectors) == {"hidden_text", "instruction"}
 
 
+@pytest.mark.slow
 def test_the_verdict_says_what_was_found_and_what_would_have_been():
     detectors = [CliqueDetector(), InstructionDetector()]
     report = scan(with_attacks(), detectors, embed=embed)
@@ -149,6 +151,7 @@ def test_too_few_entries_to_judge_are_no_clean_bill(n):
 # Groups that hide each other
 
 
+@pytest.mark.slow
 def test_a_group_is_judged_as_if_it_came_today():
     batch = with_attacks()
     groups = groups_in(CliqueDetector(), batch)
@@ -157,6 +160,7 @@ def test_a_group_is_judged_as_if_it_came_today():
     assert all(3 <= len(group.rows) <= 6 for group in groups)
 
 
+@pytest.mark.slow
 def test_chunks_of_one_document_are_no_group():
     batch = with_attacks()
     lineages = ["one" if i.startswith("group") else i for i in batch.ids]
@@ -167,6 +171,7 @@ def test_chunks_of_one_document_are_no_group():
     )
 
 
+@pytest.mark.slow
 def test_a_crash_among_groups_costs_no_finding(monkeypatch, caplog):
     batch = with_attacks(FEWEST_ENTRIES)
 
@@ -200,6 +205,7 @@ def test_groups_raise_scores_and_say_whom_they_agree_with():
 AT = dt.datetime(2026, 11, 26, 9, 30, tzinfo=dt.UTC)
 
 
+@pytest.mark.slow
 def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():
     report = scan(with_attacks(), [CliqueDetector(), InstructionDetector()], embed=embed)
     page = html_page(case_report(report, "handbook/", AT))

@@ -127,6 +127,7 @@ def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
     again.close()
 
 
+@pytest.mark.slow
 def test_commands_go_by_the_settings(tmp_path):
     file = written(tmp_path, "database = 'sqlite:///held.db'\nnamespace = 'shop'\nby = 'anna'")
     quarantine = Quarantine("sqlite:///held.db", namespace="shop")

@@ -55,6 +55,7 @@ def silence(worker):
 # Nobody passes unseen
 
 
+@pytest.mark.slow
 def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp_path):
     one, other = calibrated(url, folder)
     single = alone(tmp_path / "single")
@@ -88,6 +89,7 @@ def stopped(one, meanwhile):
     return patch.object(writing, "note_copies", silent)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing(url, folder):
     one, other = calibrated(url, folder)
     new = passages(3, 51, "mine")
@@ -123,6 +125,7 @@ def test_others_know_of_a_write_before_the_store_is_written(url, folder):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.slow
 def test_what_the_store_fails_to_write_is_known_as_far_as_it_is_there(url, folder, n, tmp_path):
     one, other = workers_of(url, folder)
     add(one, passages(1, 9))  # an older revision of kb-0
@@ -205,6 +208,7 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
     assert other.guard.screen(probe).decisions == single.screen(probe).decisions
 
 
+@pytest.mark.slow
 def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
     one, other = workers_of(url, folder)
     intent = other.guard.writes.intend(passages(2, 1))

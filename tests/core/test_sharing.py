@@ -68,6 +68,7 @@ def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
 @pytest.mark.parametrize(
     "detector", [LeadingQuestionDetector, MetaClaimDetector, TriggerPhraseDetector]
 )
+@pytest.mark.slow
 def test_a_text_is_read_by_who_learns_it_and_by_no_other(detector, url, monkeypatch):
     one, other = opened(url, detectors=detector)
     one.fit(passages(300, 1))
@@ -95,6 +96,7 @@ def without(damage, event):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
+@pytest.mark.slow
 def test_entries_are_judged_by_the_process_that_learns_them_and_by_no_other(damage, url, tmp_path):
     one, other, third = (Guard.open(url, fpr=RATE) for _ in range(3))
     one.fit(labelled(passages(300, 1), 1)).calibrate()
@@ -115,6 +117,7 @@ def test_entries_are_judged_by_the_process_that_learns_them_and_by_no_other(dama
     assert_same(one, third, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_writer_far_from_its_turn_leaves_the_journal_to_those_before_it(url, monkeypatch):
     monkeypatch.setattr(sharing, "NEXT", 1)
     first, second, third = opened(url, 3)
@@ -146,6 +149,7 @@ def queued(guard):
 
 
 @pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.slow
 def test_a_group_that_trickles_over_several_is_found_as_by_one(workers, url):
     alone = Guard([CliqueDetector()], policy=Policy(), quarantine=Quarantine("sqlite://"))
     shared = opened(url, workers)
@@ -184,6 +188,7 @@ def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
     assert told == [("one", ("kb-0",))]
 
 
+@pytest.mark.slow
 def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     one, other = opened(url, fpr=RATE)
     with mock.patch.object(
@@ -199,6 +204,7 @@ def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     assert one.calibration.thresholds == other.calibration.thresholds
 
 
+@pytest.mark.slow
 def test_one_process_takes_thresholds_and_the_others_load_them(url, tmp_path, monkeypatch):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -236,6 +242,7 @@ def slow_thresholds():
         go_on.set()
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(url, tmp_path):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -258,6 +265,7 @@ def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(
         assert_same(one, guard, tmp_path)
 
 
+@pytest.mark.slow
 def test_thresholds_that_were_taken_otherwise_meanwhile_stay(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -271,6 +279,7 @@ def test_thresholds_that_were_taken_otherwise_meanwhile_stay(url):
     assert one.status().calibrated_at == 320
 
 
+@pytest.mark.slow
 def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -290,6 +299,7 @@ def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     assert one.calibration.thresholds == other.calibration.thresholds
 
 
+@pytest.mark.slow
 def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -305,6 +315,7 @@ def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
         assert guard.status().calibrated_at == 340
 
 
+@pytest.mark.slow
 def test_thresholds_are_taken_at_once_where_that_is_wanted(url):
     (one,) = opened(url, 1, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
@@ -374,6 +385,7 @@ def test_a_fit_that_fails_leaves_all_as_they_were_and_nobody_waits_for_it(url):
     assert other.writes.known(["new-billing-0"]) == ["new-billing-0"]
 
 
+@pytest.mark.slow
 def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one(
     url, tmp_path, monkeypatch
 ):
@@ -464,6 +476,7 @@ def test_status_tells_how_far_behind_a_guard_is(url):
     assert "journal" not in str(alone.status())
 
 
+@pytest.mark.slow
 def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path):
     (one,) = opened(url, 1)
     one.fit(passages(300, 1)).calibrate(fpr=RATE)
@@ -565,6 +578,7 @@ def test_people_hear_once_of_what_is_held_and_only_when_it_is_durable(url):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.slow
 def test_a_forked_worker_takes_part_as_another_one(url):
     one, other = opened(url)
     one.learn(passages(2, 1))

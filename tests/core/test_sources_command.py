@@ -40,6 +40,7 @@ def bring(guard, source, n=30, seed=2):
     return ids
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_of_a_guard_that_holds_nothing(guard, url, ragshield):
     guard.close()
     code, out, _ = ragshield("sources", "list", "--database", url)
@@ -48,6 +49,7 @@ def test_nothing_is_asked_of_a_guard_that_holds_nothing(guard, url, ragshield):
     assert (code, json.loads(out)) == (0, {"questions": []})
 
 
+@pytest.mark.slow
 def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, ragshield):
     ids = bring(guard, SITE)
     guard.admit(guard.hold(guard.screen(passages(5, 7, "more"))))
@@ -65,6 +67,7 @@ def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, 
     assert "a new source or a mass attack" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshield):
     ids = bring(guard, SITE)
     code, out, err = ragshield(
@@ -92,6 +95,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
     assert ragshield("sources", "adopt", SITE, "--database", url)[0] in (0, 2)
 
 
+@pytest.mark.slow
 def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     ids = bring(guard, None)
     code, out, _ = ragshield("sources", "keep", "--unnamed", "--by", "bert", "--database", url)
@@ -104,6 +108,7 @@ def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     assert "is not asked about" in err
 
 
+@pytest.mark.slow
 def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshield):
     news = guard_of(url, "news")
     bring(news, SITE)
@@ -118,6 +123,7 @@ def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshiel
     assert ragshield("sources", "keep", SITE, "--database", url, "--namespace", "news")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_hostile_name_does_nothing_and_is_decided_on_as_it_is_shown(guard, url, ragshield):
     bring(guard, HOSTILE)
     code, out, _ = ragshield("sources", "list", "--database", url)
@@ -140,6 +146,7 @@ def test_a_hostile_name_does_nothing_and_is_decided_on_as_it_is_shown(guard, url
         (("adopt", SITE, "--into", "mine:store"), "expected a guarded store"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_decided_is_said(guard, url, ragshield, tmp_path, words, why):
     (tmp_path / "mine.py").write_text("store = 'no store'")
     guard.close()
@@ -158,6 +165,7 @@ def test_no_database_is_made(tmp_path, ragshield):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_into_a_store_what_comes_free_is_back_at_once(url, ragshield, tmp_path):
     (tmp_path / "library.py").write_text(
         "from langchain_core.embeddings import DeterministicFakeEmbedding\n"

@@ -37,6 +37,7 @@ def rich_text(status):
 # Of itself
 
 
+@pytest.mark.slow
 def test_a_guard_says_what_it_knows_and_goes_by(url):
     guard = calibrated(url)
     written(guard, group(5, 3))
@@ -78,6 +79,7 @@ def test_why_a_detector_is_not_in_force():
     assert why["label_centroid"] == "not calibrated: it could judge none of the clean entries"
 
 
+@pytest.mark.slow
 def test_what_a_process_that_is_gone_has_left_is_to_be_looked_at(url):
     one, other = calibrated(url), Guard.open(url)
     kept = one.writes.intend(passages(1, 9, "new"))
@@ -112,6 +114,7 @@ def test_passwords_are_left_out(url):
 # From outside
 
 
+@pytest.mark.slow
 def test_the_command_says_the_same_as_the_guard(url, ragshield):
     guard = calibrated(url)
     written(guard, group(5, 3))
@@ -126,6 +129,7 @@ def test_the_command_says_the_same_as_the_guard(url, ragshield):
     assert "taken at 300 entries from 300 vetted ones" in out
 
 
+@pytest.mark.slow
 def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
     guard = Guard.open(url, detectors=[CliqueDetector()], fpr=RATE)
     assert ragshield("status", "--database", url)[0] == 1  # not calibrated
@@ -142,6 +146,7 @@ def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
 
 
 @pytest.mark.parametrize("server", ["file", "postgres"])
+@pytest.mark.slow
 def test_the_command_changes_nothing_and_needs_no_detector(
     url, tmp_path, ragshield, server, request
 ):
@@ -166,6 +171,7 @@ def test_the_command_changes_nothing_and_needs_no_detector(
     assert hashlib.sha256(file.read_bytes()).digest() == there
 
 
+@pytest.mark.slow
 def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
     guard = calibrated(url)
     assert ragshield("status", "--database", url)[0] == 0
@@ -194,6 +200,7 @@ def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
     assert (tmp_path / "empty.db").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_command_does_not_look_like_something_to_look_at(url, ragshield):
     calibrated(url).close()
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
@@ -204,6 +211,7 @@ def test_a_crash_of_the_command_does_not_look_like_something_to_look_at(url, rag
     assert "error:" in err
 
 
+@pytest.mark.slow
 def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
     calibrated(url)
     Guard.open(url, HOSTILE, detectors=[Scripted()])
@@ -220,6 +228,7 @@ def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
     assert "\u202e" not in out
 
 
+@pytest.mark.slow
 def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
     guard = calibrated(url)
     shift = Shift(detector="clique\x1b", n_entries=100, share=0.9, expected=0.2)

@@ -135,6 +135,7 @@ def two(url, tmp_path, **options):
     return mine, theirs
 
 
+@pytest.mark.slow
 def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
     mine, theirs = two(any_url, tmp_path)
     for life in (["write", "hold"], [*LIFE], [*LIFE]):  # with nothing, something, all of their own
@@ -165,6 +166,7 @@ def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
     assert states[0] == states[1] == states[2]
 
 
+@pytest.mark.slow
 def test_evidence_names_entries_of_ones_own(url, tmp_path):
     mine, theirs = (
         Guard.open(url, namespace, detectors=[CliqueDetector()], fpr=RATE)
@@ -266,6 +268,7 @@ def values_of(parameters):
     return [parameters]
 
 
+@pytest.mark.slow
 def test_every_statement_of_a_tenant_names_it_and_no_other(any_url, tmp_path):
     mine, theirs = two(any_url, tmp_path)
     for step in LIFE.values():
@@ -385,6 +388,7 @@ def commands(group=None, path=()):
             yield " ".join((*path, name)), options
 
 
+@pytest.mark.slow
 def test_each_command_that_takes_a_database_takes_a_namespace():
     found = dict(commands())
     assert {"quarantine list", "quarantine rekey", "canary check", "scan"} <= set(found)
@@ -393,6 +397,7 @@ def test_each_command_that_takes_a_database_takes_a_namespace():
             assert "--namespace" in options, name
 
 
+@pytest.mark.slow
 def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
     mine, theirs = two(url, tmp_path)
     add(theirs.keeper, scored([5.0, 6.0], prefix="secret"))
@@ -427,6 +432,7 @@ def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
     assert (code, "the namespace '' is of 0 characters" in error) == (2, True)
 
 
+@pytest.mark.slow
 def test_baselines_and_checks_on_the_command_line_are_the_tenants(url, tmp_path, ragshield):
     Quarantine(url).count()
     (tmp_path / "canaries.yaml").write_text("- refund?\n- shipping?\n")
@@ -447,6 +453,7 @@ def test_baselines_and_checks_on_the_command_line_are_the_tenants(url, tmp_path,
     assert "baseline 1 " in ragshield("canary", "baseline", suite, *options, *mine)[1]
 
 
+@pytest.mark.slow
 def test_a_log_record_of_python_names_nobody_elses_entries(url, tmp_path, caplog):
     mine, theirs = two(url, tmp_path)
     add(theirs.keeper, scored([5.0], prefix="secret"))

@@ -256,6 +256,7 @@ def test_a_store_that_was_built_again_brings_nothing_new_but_copies_do():
     assert fresh(before) == []
 
 
+@pytest.mark.slow
 def test_what_would_move_up_counts_when_a_group_is_left_out():
     # Poison of two wordings, more of it than places: without one, the other takes over.
     world = watched([QUERY, *questions()[8:]])

@@ -161,6 +161,7 @@ def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
     assert found.false_positives["batch"].share < 0.25
 
 
+@pytest.mark.slow
 def test_poison_reaches_its_question_without_a_guard_and_not_with_one(found):
     reached = {each.attack: each for each in found.reached}
     front = reached["PoisonedRAG, question in front"]
@@ -219,6 +220,7 @@ def test_own_texts_all_take_part_and_are_embedded_once():
     }
 
 
+@pytest.mark.slow
 def test_a_corpus_that_is_too_small_or_another_model_is_refused():
     def never(_):
         raise AssertionError
@@ -396,6 +398,7 @@ class Page(HTMLParser):
             self.cells.append(data)
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     page = html_page(found, ["clones, batch: <worse>"])
     read = Page(page)
@@ -475,6 +478,7 @@ for (const scheme of ["light", "dark"]) {
 </script></body>"""
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
     browser = shutil.which("chromium")
     if browser is None:
@@ -571,6 +575,7 @@ def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
         read_bounds([text])
 
 
+@pytest.mark.slow
 def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
     assert worse_than(found, found) == []
     now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))

@@ -81,6 +81,7 @@ def test_a_group_is_rare_and_good_news_is_not():
     assert np.mean(good > 0.3) > 0.4
 
 
+@pytest.mark.slow
 def test_under_growth_the_p_value_keeps_its_word():
     p = []
     for seed in range(6):
@@ -166,6 +167,7 @@ def growing(by_topic):
 
 
 @pytest.mark.parametrize("by_topic", [True, False])
+@pytest.mark.slow
 def test_growth_by_topics_is_no_drift_and_poison_within_it_is(by_topic):
     monitor, retriever, pages, names, centres, rng = growing(by_topic)
     retriever.batch = pages

@@ -82,6 +82,7 @@ def parsed(words):
 
 
 @pytest.mark.parametrize("words", [words for _, words in COMMANDS], ids=" ".join)
+@pytest.mark.slow
 def test_options_are_those_that_there_are(words, world, monkeypatch):
     monkeypatch.chdir(world)
     parsed(words)

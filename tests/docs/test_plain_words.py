@@ -131,6 +131,7 @@ def test_faults_are_found(text, fault):
     assert [one.split(":")[0] for one in faults(text)] == [fault]
 
 
+@pytest.mark.slow
 def test_code_is_told_in_plain_words():
     found = [
         f"{path.relative_to(ROOT)}: {clause}"

@@ -49,6 +49,7 @@ def test_there_are_snippets():
 
 @pytest.mark.parametrize("code", PARAMS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()

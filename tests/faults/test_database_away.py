@@ -111,6 +111,7 @@ def check_all_there(keeper, live, held):
     keeper.guard.quarantine.log.verify()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_while_it_is_away_and_a_retry_does_it(database):
     store = {}
     first, second = (SmallKeeper(opened(database.url), store) for _ in range(2))
@@ -237,6 +238,7 @@ ADAPTERS = {
 
 @pytest.mark.parametrize("fails_open", [False, True])
 @pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.slow
 def test_every_read_of_both_adapters_looks_and_refuses(adapter, fails_open, tmp_path):
     database, inner = File(tmp_path), ADAPTERS[adapter]()
     policy = Policy(fail_open=fails_open)

@@ -136,6 +136,7 @@ def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
 
 
 @pytest.mark.parametrize("in_a_snapshot", [False, True])
+@pytest.mark.slow
 def test_another_worker_screens_what_one_let_in_and_both_know(
     mood, tmp_path, in_a_snapshot, monkeypatch
 ):
@@ -196,6 +197,7 @@ def ended(guard):
         pass
 
 
+@pytest.mark.slow
 def test_a_detector_that_hangs_holds_no_write_up_and_is_left_behind_a_few_times(mood):
     guard = built(Policy(time_budget=0.05), [Moody()])
     keeper = SmallKeeper(guard, {})
@@ -219,6 +221,7 @@ def test_a_detector_that_hangs_holds_no_write_up_and_is_left_behind_a_few_times(
 
 
 @pytest.mark.parametrize("fail_open", [False, True])
+@pytest.mark.slow
 def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, fail_open):
     guard = built(Policy(time_budget=0.4, fail_open=fail_open), [Moody(), Scripted()])
     keeper = SmallKeeper(guard, {})
@@ -253,6 +256,7 @@ def test_an_entry_that_a_group_would_be_judged_with_is_not_left_out(mood):
     assert set(keeper.store) == {"c"}
 
 
+@pytest.mark.slow
 def test_the_passage_that_takes_too_long_is_dropped_and_the_others_are_read(mood):
     guard = RetrievalGuard([Moody()], policy=Policy(time_budget=0.4))
     mood(threading.Event(), among="endless")
@@ -277,6 +281,7 @@ def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(moo
     assert keeper.seen() == {"b"}
 
 
+@pytest.mark.slow
 def test_a_call_that_was_left_behind_has_detectors_that_nobody_uses_any_more(mood):
     known, bad = passages(300, 1), group(4, 1)
 

@@ -39,6 +39,7 @@ def shown(store):
     return {i for i, _ in store.seen([f"e{row}" for row in range(9)], np.ones((1, 32)))}
 
 
+@pytest.mark.slow
 def test_what_was_released_and_not_saved_is_released_again(opened):
     store = opened()
     store.add(texts("good", "score=5 or so"))
@@ -70,6 +71,7 @@ def test_what_was_written_and_not_saved_is_written_again_and_known_once(opened):
     assert last.guard.status().n_known == last.guard.detectors[0].learned == 3
 
 
+@pytest.mark.slow
 def test_what_is_held_when_it_comes_again_is_known_no_longer(opened):
     store = opened()
     store.save()

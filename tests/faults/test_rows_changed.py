@@ -128,6 +128,7 @@ def test_every_table_has_digests_or_says_why_not():
     assert set(MAY_BE_DELETED) < set(TABLES)
 
 
+@pytest.mark.slow
 def test_what_was_written_is_whole(file, written):
     assert noticed(file, written[1][-1]) == []
     for table, column in covered():
@@ -284,6 +285,7 @@ def any_url(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 def test_a_new_key_needs_a_seal_and_can_be_exchanged(any_url):
     guard = opened(any_url, key=None, fpr=RATE)
     guard.fit(passages(60, 1))

@@ -97,6 +97,7 @@ def test_a_value_of_another_type_is_told_in_words(written, tmp_path, use):  # no
 
 
 @pytest.mark.parametrize("column", ["findings", "entry_metadata", "vector", "held_at", "text"])
+@pytest.mark.slow
 def test_a_damaged_entry_is_named_and_the_others_are_listed(written, tmp_path, column, caplog):  # noqa: F811
     url = damaged(written[0], tmp_path / "guard.db", "ragshield_quarantine", column, b"\xff")
     query = "SELECT entry_id FROM ragshield_quarantine ORDER BY number DESC LIMIT 1"

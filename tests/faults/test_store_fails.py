@@ -199,6 +199,7 @@ def test_llamaindex_a_model_that_is_away(guard):
     assert guard.status().n_known == 2
 
 
+@pytest.mark.slow
 def test_llamaindex_a_store_that_fails_after_it_has_written(guard, monkeypatch):
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=MockEmbedding(8))
     index.insert(LlamaDocument(id_="a", text="billing a"))

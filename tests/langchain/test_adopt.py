@@ -51,6 +51,7 @@ def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
     assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids)
 
 
+@pytest.mark.slow
 def test_it_is_the_guard_that_a_direct_adoption_gives(filled):
     store = GuardedVectorStore.adopt(filled(), guard=guard_of(), batch_size=7, progress=False)
     direct = guard_of().adopt(KNOWN)
@@ -60,6 +61,7 @@ def test_it_is_the_guard_that_a_direct_adoption_gives(filled):
         np.testing.assert_allclose(store.guard.screen(new).scores[name], scores, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_trusted_documents_set_the_threshold(filled):
     store = GuardedVectorStore.adopt(
         filled(), guard=guard_of(), clean_ids=KNOWN.ids, progress=False
@@ -81,6 +83,7 @@ def test_trusted_documents_set_the_threshold(filled):
         )
 
 
+@pytest.mark.slow
 def test_poison_that_is_inside_stays_until_a_scan_takes_it_out(filled):
     inner = filled("faiss", join(KNOWN, POISON))
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
@@ -120,6 +123,7 @@ def test_a_document_that_cannot_be_judged_is_named(make_store):
         GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
 
 
+@pytest.mark.slow
 def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     inner = filled(batch=KNOWN.take(range(300)))

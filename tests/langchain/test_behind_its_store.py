@@ -35,6 +35,7 @@ def add(store, **documents):
     store.add_documents([Document(id=i, page_content=t) for i, t in documents.items()])
 
 
+@pytest.mark.slow
 def test_two_workers_write_update_and_delete_in_one_store(inner, on_file):
     first, second = worker(inner, on_file), worker(inner, on_file)
     add(first, a=text(1), b=text(2), c=text(3))
@@ -75,6 +76,7 @@ def test_what_could_not_be_held_whole_is_held_at_the_door(make_store, quarantine
     assert "metadata['page']" in held.note
 
 
+@pytest.mark.slow
 def test_an_entry_from_before_that_cannot_be_held_whole_blocks_nothing(make_store, on_file):
     """Its group completes: it is held without its odd metadata, and hidden with it."""
     known, bad = passages(300, 1), group(3, 3)

@@ -166,6 +166,7 @@ def test_every_method_is_offered_or_refused_as_decided(store):
             getattr(store, name)
 
 
+@pytest.mark.slow
 def test_no_read_returns_poison_and_k_is_exact(store, kind):
     names = [n for n in public(type(store.inner)) if n in READS or n.removeprefix("a") in READS]
     assert "amax_marginal_relevance_search_by_vector" in names
@@ -183,6 +184,7 @@ def test_no_read_returns_poison_and_k_is_exact(store, kind):
     assert sum(map(is_poison, store.inner.similarity_search(QUERY, k=7))) == 7
 
 
+@pytest.mark.slow
 def test_no_write_brings_poison_in(store, kind):
     written = set()
     for name in public(GuardedVectorStore):

@@ -67,6 +67,7 @@ def refuse(*_args, **_options):
 
 
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
+@pytest.mark.slow
 def test_from_baseline_to_remediation_and_back(make):
     store, monitor, bad = attacked(make)
     outcome = monitor.remediate()
@@ -86,6 +87,7 @@ def test_from_baseline_to_remediation_and_back(make):
     assert monitor.check().flagged
 
 
+@pytest.mark.slow
 def test_a_langchain_retriever_and_runnable():
     store = in_memory()
     put(store, knowledge())
@@ -115,6 +117,7 @@ def test_a_faiss_store_ranks_as_it_does_for_the_application():
     assert ids != [d.id for d in store.similarity_search_by_vector(unit.tolist(), k=6)]
 
 
+@pytest.mark.slow
 def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
     store, monitor, bad = attacked(in_faiss)
     with monkeypatch.context() as patched:
@@ -128,6 +131,7 @@ def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
     assert monitor.check().flagged
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_back_stays_held(monkeypatch):
     store, monitor, bad = attacked(in_memory)
     assert monitor.remediate().clean
@@ -141,6 +145,7 @@ def test_what_cannot_be_written_back_stays_held(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
+@pytest.mark.slow
 def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
     """Between a traceback and what a person does about it, hours may pass."""
     store, monitor, bad = attacked(make)
@@ -154,6 +159,7 @@ def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
     ]
 
 
+@pytest.mark.slow
 def test_a_release_does_not_wait_for_the_check_that_it_would_cause(on_file, caplog):
     """Within the transaction of the release, a check could not be kept."""
     guard = Guard([LabelCentroidDetector()], quarantine=Quarantine(on_file))

@@ -138,6 +138,7 @@ def test_a_text_of_another_lineage_replaces_nothing_without_a_word(store, caplog
 
 
 @pytest.mark.parametrize("native", [False, True])
+@pytest.mark.slow
 def test_what_was_replaced_can_be_put_back(store, native):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])

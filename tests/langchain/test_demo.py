@@ -38,6 +38,7 @@ def test_demo_answers_wrongly_without_a_guard_and_rightly_with_one(tmp_path):
     assert "5 entries held" in listed.stdout
 
 
+@pytest.mark.slow
 def test_errors_are_shown_without_a_traceback(tmp_path):
     done = ragshield("quarantine", "show", "no-such", cwd=tmp_path)
     assert done.returncode == 2

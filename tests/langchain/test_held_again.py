@@ -82,6 +82,7 @@ def test_what_was_released_elsewhere_is_seen_once_it_comes_again(make_store, pla
     assert store.get_by_ids(["bad"]) == [BAD]  # another revision is hidden as before
 
 
+@pytest.mark.slow
 def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     known, poison = passages(300, seed=0), group(6, seed=1)
     guard = guard_of(CliqueDetector()).fit(known)

@@ -377,6 +377,7 @@ def passage(batch, row):
     return doc(batch.texts[row], batch.lineages[row])
 
 
+@pytest.mark.slow
 def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     clean = [passage(NEW, row) for row in range(6)]
     first, second, third = bad = [passage(POISON, row) for row in range(3)]
@@ -390,6 +391,7 @@ def test_what_is_taken_back_is_not_recorded_any_more(crowded):
 
 
 @pytest.mark.parametrize("cleanup", REPLACING)
+@pytest.mark.slow
 def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(crowded, cleanup):
     lineage = POISON.lineages[0]
     good = doc(NEW.texts[0], lineage)
@@ -423,6 +425,7 @@ def paged(request):
 
 @pytest.mark.parametrize("batch_size", [1, 100])
 @pytest.mark.parametrize("cleanup", REPLACING)
+@pytest.mark.slow
 def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, batch_size):
     options = {"cleanup": cleanup, "batch_size": batch_size}
     of_one = [doc(text, "x.txt") for text in POISON.texts]
@@ -434,6 +437,7 @@ def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, 
     assert paged.recorded == paged.live
 
 
+@pytest.mark.slow
 def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
     clean, first = passage(NEW, 0), passage(POISON, 0)
     crowded.run([clean, first])
@@ -450,6 +454,7 @@ def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowd
     assert crowded.state == ({clean.page_content}, held)
 
 
+@pytest.mark.slow
 def test_what_a_person_released_before_stays_recorded(crowded):
     first = passage(POISON, 0)
     crowded.run([first])

@@ -84,6 +84,7 @@ async def test_any_source_gives_a_report_per_batch_in_order(store, source):
     assert store.embeddings.native == 3
 
 
+@pytest.mark.slow
 async def test_the_source_is_read_no_further_than_there_is_room(store):
     read, most = [], 0
     stream = aingest(agenerate(read, 400), store, batch_size=10)
@@ -98,6 +99,7 @@ async def test_the_source_is_read_no_further_than_there_is_room(store):
     assert len(store.inner.store) == 200 - 2
 
 
+@pytest.mark.slow
 async def test_a_slow_store_holds_the_source_back_and_the_model_works_meanwhile(store):
     events = []
     embed, write = store.embeddings.aembed_documents, store.aadd_embeddings

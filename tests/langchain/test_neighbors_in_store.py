@@ -213,6 +213,7 @@ def test_ids_of_a_table_may_be_uuids(ids, make_store):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
     inner = make_store(kind, MODEL, PASSAGE_DIM)
     store = adopted(fill(inner))
@@ -233,6 +234,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
     inner, url = fill(make_store(kind, MODEL, PASSAGE_DIM)), f"sqlite:///{tmp_path}/guard.db"
     first = GuardedVectorStore.adopt(
@@ -256,6 +258,7 @@ def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
         one.guard.close()
 
 
+@pytest.mark.slow
 def test_a_saved_guard_finds_neighbours_in_its_store_again(make_store, tmp_path):
     inner = fill(make_store("qdrant", MODEL, PASSAGE_DIM))
     store = adopted(inner)
@@ -271,6 +274,7 @@ def test_a_saved_guard_finds_neighbours_in_its_store_again(make_store, tmp_path)
     assert "QdrantVectorStore" in again.guard.status().neighbors
 
 
+@pytest.mark.slow
 def test_an_existing_guard_moves_to_the_store_and_back(make_store):
     inner = fill(make_store("qdrant", MODEL, PASSAGE_DIM))
     guard = new_guard()
@@ -315,6 +319,7 @@ def test_from_an_event_loop(kind, make_store, postgres_url):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_held_entry_counts_as_a_neighbour(kind, make_store):
     store = adopted(fill(make_store(kind, MODEL, PASSAGE_DIM)))
     alone = store.guard.screen(BAD.take([5])).scores["clique"][0]

@@ -210,6 +210,7 @@ def test_a_second_store_in_a_namespace_is_refused_with_the_way_out(url, make_sto
     assert first.guard.status().n_known == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_it_is_the_same_store(url, make_store):
     inner = chroma(make_store)
     with warnings.catch_warnings():
@@ -254,6 +255,7 @@ def quiet(make):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))

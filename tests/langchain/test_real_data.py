@@ -24,6 +24,7 @@ def enron():
     return load("enron1_spam")
 
 
+@pytest.mark.slow
 def test_flipped_mails_stay_out_of_the_store_and_few_clean_ones_do(enron):
     rng = np.random.default_rng(7)
     order = rng.permutation(len(enron))

@@ -69,6 +69,7 @@ def live(store):
 CLEAN_IDS = [entry_id for batch in CLEAN for entry_id in batch.ids]
 
 
+@pytest.mark.slow
 def test_five_that_trickle_in_end_like_five_at_once(store):
     reports = trickle(store)
     assert not live(store) & BAD
@@ -83,6 +84,7 @@ def test_five_that_trickle_in_end_like_five_at_once(store):
     assert not live(at_once) & BAD
 
 
+@pytest.mark.slow
 def test_text_metadata_and_vector_of_what_is_taken_back_are_kept(store):
     write(store, POISON.take([0]))
     assert live(store) & BAD == {POISON.ids[0]}
@@ -97,6 +99,7 @@ def test_text_metadata_and_vector_of_what_is_taken_back_are_kept(store):
     assert {*POISON.ids[1:3]} <= {*held.findings[0].related_ids}
 
 
+@pytest.mark.slow
 def test_release_restores_them_with_their_vectors_and_they_stay(store):
     trickle(store, POISON.take([0, 1, 2]))
     released = POISON.ids[:2]
@@ -117,6 +120,7 @@ def test_release_restores_them_with_their_vectors_and_they_stay(store):
     assert sorted(store.guard.writes.known(POISON.ids)) == sorted(released)
 
 
+@pytest.mark.slow
 def test_what_a_person_released_stays_even_if_its_group_was_deleted_and_comes_again(store):
     write(store, POISON.take([0, 1]))
     store.release([POISON.ids[0]], by="alice")
@@ -135,6 +139,7 @@ def revision(batch, entry_id):
     )
 
 
+@pytest.mark.slow
 def test_a_harmless_entry_that_becomes_a_member_is_held_and_its_old_revision_stays(store):
     write(store, CLEAN[0])
     write(store, POISON.take([0]))
@@ -149,6 +154,7 @@ def test_a_harmless_entry_that_becomes_a_member_is_held_and_its_old_revision_sta
     assert store.get_by_ids([old])[0].page_content == CLEAN[0].texts[0]
 
 
+@pytest.mark.slow
 def test_a_recall_keeps_vectors_as_they_were_embedded():
     store = store_of(InMemoryVectorStore)
     longer = type(POISON).of(

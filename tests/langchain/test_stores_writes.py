@@ -121,6 +121,7 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
 
 
 @pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
+@pytest.mark.slow
 def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
     guard = guard_of(Scripted())

@@ -285,6 +285,7 @@ ODD_VECTORS = {
 
 
 @pytest.mark.parametrize("vector", ODD_VECTORS.values(), ids=ODD_VECTORS)
+@pytest.mark.slow
 def test_a_vector_that_cannot_be_used_costs_its_entry_which_is_embedded_at_release(store, vector):
     texts = ["billing 1", "billing 2", "billing 3"]
     vectors = [vector_of(texts[0]).tolist(), vector, vector_of(texts[2]).tolist()]
@@ -302,6 +303,7 @@ def test_a_vector_that_cannot_be_used_costs_its_entry_which_is_embedded_at_relea
     assert {d.id for d in store.get_by_ids(ids)} == set(ids)  # as it was released
 
 
+@pytest.mark.slow
 def test_a_text_that_the_model_refuses_costs_that_text(cls):
     class Strict(CountingEmbeddings):
         def embed_documents(self, texts):
@@ -433,6 +435,7 @@ def test_what_was_learned_is_forgotten_even_if_the_live_document_was_edited(stor
     assert_in_step(store)
 
 
+@pytest.mark.slow
 def test_threads_that_write_at_once_leave_guard_and_store_in_step(store):
     batches = [
         [*docs(topic, 2, prefix=f"t{n}"), *docs("billing", 1, prefix=f"x{n}", label="refunds")]

@@ -413,6 +413,7 @@ def test_a_saved_index_and_its_saved_guard_go_on_as_before(tmp_path, model):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_an_audit_takes_out_what_was_there_before_the_guard(kind, make_store, model):
     context = StorageContext.from_defaults(vector_store=make_store(kind))
     everything = [

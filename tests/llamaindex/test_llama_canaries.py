@@ -23,6 +23,7 @@ def nodes(batch):
     return [TextNode(id_=entry.id, text=entry.text) for entry in batch]
 
 
+@pytest.mark.slow
 def test_a_llamaindex_index():
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
     monitor = CanaryMonitor(ASKED, index, quarantine=Quarantine("sqlite://"))
@@ -55,6 +56,7 @@ def test_a_llamaindex_retriever_or_engine(kind):
     assert len(found) == 6
 
 
+@pytest.mark.slow
 def test_a_guarded_index_takes_out_and_puts_back():
     guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
     index = GuardedVectorStoreIndex(nodes(knowledge()), guard=guard, embed_model=LlamaWords())
@@ -126,6 +128,7 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
     assert as_knowledge_base(index).size() == 4
 
 
+@pytest.mark.slow
 def test_an_index_whose_canaries_are_all_attacked_is_flagged():
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
     asked = questions()[::3]

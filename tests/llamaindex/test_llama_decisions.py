@@ -123,6 +123,7 @@ def report_of(keeps, restores):
     return keeps.last_report
 
 
+@pytest.mark.slow
 def test_a_document_of_another_lineage_replaces_nothing_without_a_word(standing):
     index, keeps, restores = standing
     assert shown(keeps) == sentences(STANDING.text)
@@ -147,6 +148,7 @@ def test_a_document_of_another_lineage_replaces_nothing_without_a_word(standing)
     assert shown(keeps) == sentences(STANDING.text)
 
 
+@pytest.mark.slow
 def test_the_version_that_was_replaced_last_comes_back(standing):
     index, keeps, restores = standing
     newest = written("billing one two. billing five six.", "a.txt")
@@ -191,6 +193,7 @@ def test_a_refresh_after_a_restoration_looks_again(make_store, model):
     assert shown(index) == sentences(STANDING.text)
 
 
+@pytest.mark.slow
 def test_a_pipeline_keeps_no_text_of_what_a_restoration_took_out(make_store, model):
     one = Pipeline(make_store, "chroma", model, STANDING)
     one.update_ref_doc(TAKEN)

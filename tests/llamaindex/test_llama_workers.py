@@ -73,6 +73,7 @@ def fitted(tmp_path):
 
 
 @pytest.mark.parametrize("run", ["run", *slowly("arun")])
+@pytest.mark.slow
 def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
     make_store, tmp_path, run
 ):
@@ -141,6 +142,7 @@ def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_p
     assert one.status().pending == 0
 
 
+@pytest.mark.slow
 def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
     guards, bad = fitted(tmp_path), group(4, 3)
     one, other = (PoisonGuard(guard, learn=True) for guard in guards)

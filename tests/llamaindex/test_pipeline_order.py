@@ -131,6 +131,7 @@ def twice_guarded(guard, extractor, store=None, docstore=None):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("given", [False, True])
+@pytest.mark.slow
 async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
     asynchronous, given, make_store
 ):
@@ -177,6 +178,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     assert len(back.embedding) == 8
 
 
+@pytest.mark.slow
 def test_an_update_of_which_the_first_of_two_guards_holds_a_part_waits_whole(make_store):
     guard = guard_of(InstructionDetector(), OfVectors())
     pipeline = twice_guarded(guard, summaries()[1], make_store("chroma"), SimpleDocumentStore())
@@ -194,6 +196,7 @@ def test_an_update_of_which_the_first_of_two_guards_holds_a_part_waits_whole(mak
 
 @pytest.mark.parametrize("strategy", list(DocstoreStrategy))
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.slow
 async def test_a_new_document_that_is_held_whole_is_judged_once(make_store, strategy, asynchronous):
     pipeline = GuardedIngestionPipeline(
         transformations=[SentenceSplitter(), MODEL],

@@ -88,6 +88,7 @@ def test_an_instruction_in_the_title_is_held_with_the_document():
         {"file_path": "when does the ferry to lorn leave.txt"},
     ],
 )
+@pytest.mark.slow
 def test_a_question_in_metadata_is_read_with_its_answer(metadata):
     known = to_batch([node(f"billing of house {n}", label="billing") for n in range(200)], KEYS)
     answer = TextNode(id_="page", text="The ferry to Lorn leaves at two.", metadata=metadata)
@@ -219,6 +220,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.slow
 def test_parents_are_held_with_a_child():
     nodes = hierarchy()
     leaf = get_leaf_nodes(nodes)[0]
@@ -253,6 +255,7 @@ def test_what_a_held_index_node_stands_for_is_held_with_it():
 
 @pytest.mark.parametrize("by_hand", [True, False])
 @pytest.mark.parametrize("kind", ["simple", "chroma"])
+@pytest.mark.slow
 def test_what_serves_a_recalled_node_leaves_with_it(kind, by_hand, make_store):
     window = SentenceWindowNodeParser.from_defaults(window_size=1)
     sentences = [f"This is the {number} ferry." for number in NUMBERS]

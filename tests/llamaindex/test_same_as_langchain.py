@@ -165,6 +165,7 @@ def test_one_step_decides_as_the_other_transformer_does(corpus):
     assert told(ours.last_report) == told(theirs.last_report)
 
 
+@pytest.mark.slow
 def test_a_large_first_batch_into_an_empty_index_is_judged_by_itself():
     poison = group(5, 3)
     first = join(passages(300, 1), poison)

@@ -99,6 +99,7 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     quarantine.close()
 
 
+@pytest.mark.slow
 def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.feedback.PAGE", 100)
     quarantine, found = Quarantine(url), []
@@ -114,6 +115,7 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
     quarantine.close()
 
 
+@pytest.mark.slow
 def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.feedback.PAGE", 7)
     quarantine, n = Quarantine(url), MEMBERS

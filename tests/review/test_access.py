@@ -48,6 +48,7 @@ def test_credentials_that_do_not_tell_persons_apart_are_refused(quarantine, give
         review_app(quarantine, **given)
 
 
+@pytest.mark.slow
 def test_a_decision_stands_under_the_name_that_the_token_belongs_to(quarantine):
     held(quarantine, ["a text", "another"])
     app = review_app(quarantine, tokens=TOKENS, two_persons=True)
@@ -100,6 +101,7 @@ def test_a_wrong_login_is_refused_and_slowed_down(app, token):
     assert client.get("/").url.path == "/login"
 
 
+@pytest.mark.slow
 def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
     quarantine, app, monkeypatch
 ):
@@ -120,6 +122,7 @@ def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
     assert bert.decide(1, "keep").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_form_of_another_page_is_refused(quarantine, anna):
     held(quarantine, ["a text"])
     anna.get("/cases/1")
@@ -196,6 +199,7 @@ def test_a_session_ends(quarantine, anna, monkeypatch):
     assert quarantine.count() == 1
 
 
+@pytest.mark.slow
 def test_every_answer_keeps_scripts_and_frames_of_others_out(quarantine, app):
     held(quarantine, HOSTILE)
     anna = Browser(app)
@@ -217,6 +221,7 @@ def test_another_name_of_the_host_is_refused(quarantine):
     assert TestClient(app, base_url="http://localhost").get("/").status_code == 200
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, anna):
     odd = '"><b>odd</b>'
     batch = Batch.of(
@@ -243,6 +248,7 @@ def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, anna):
     assert "<b>" not in anna.get("/cases/1").text
 
 
+@pytest.mark.slow
 def test_no_text_is_in_an_address_or_in_a_log(quarantine, anna, caplog):
     caplog.set_level(logging.DEBUG)
     held(quarantine, ["marker-in-a-text"], lineages=["marker-source"])
@@ -254,6 +260,7 @@ def test_no_text_is_in_an_address_or_in_a_log(quarantine, anna, caplog):
     assert "marker" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_form_that_names_nothing_does_nothing(quarantine, anna):
     held(quarantine, ["a text"])
     assert anna.decide(1, "explode").status_code == 400
@@ -278,6 +285,7 @@ def test_evidence_and_what_is_invisible_are_marked():
 @pytest.mark.parametrize(
     "text", ["<" * 300_000, "<!--" * 100_000, "&#x" * 100_000, "a" * 10_000_000]
 )
+@pytest.mark.slow
 def test_a_text_of_any_kind_is_read_in_bounded_time(quarantine, app, text):
     held(quarantine, [text])
     answer = Browser(app).get("/cases/1")

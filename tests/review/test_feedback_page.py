@@ -35,6 +35,7 @@ def words(page):
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
+@pytest.mark.slow
 def test_rates_are_shown_with_intervals_also_where_nothing_is_decided(guard):
     anna = Browser(review_app(Store(guard), tokens=TOKENS))
     page = words(anna.get("/feedback").text)

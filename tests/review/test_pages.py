@@ -22,6 +22,7 @@ from ragshield_langchain import GuardedVectorStore
 GROUP = [f"The warranty of the lamp lasts {n} years, says leaflet {n * 7}" for n in range(1, 6)]
 
 
+@pytest.mark.slow
 def test_a_group_is_one_row_of_the_queue_and_one_page(quarantine, anna):
     held(quarantine, GROUP)
     held(quarantine, ["something else"], lineages=["blog.example"])
@@ -35,6 +36,7 @@ def test_a_group_is_one_row_of_the_queue_and_one_page(quarantine, anna):
     assert "1 in 1,000" in case  # clean entries score as high
 
 
+@pytest.mark.slow
 def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, anna):
     ids = held(quarantine, GROUP)
     anna.get("/cases/1")
@@ -57,6 +59,7 @@ def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, anna):
     quarantine.log.verify()
 
 
+@pytest.mark.slow
 def test_nothing_is_undone_that_somebody_else_has_decided_since(quarantine, app):
     (first, second) = held(quarantine, GROUP[:2])
     anna, bert = Browser(app), Browser(app, "bert")
@@ -73,6 +76,7 @@ def test_nothing_is_undone_that_somebody_else_has_decided_since(quarantine, app)
     assert 'id="undo"' not in anna.last.text
 
 
+@pytest.mark.slow
 def test_two_reviewers_at_once_lose_nothing(quarantine, app):
     held(quarantine, GROUP)
     anna, bert = Browser(app), Browser(app, "bert")
@@ -122,6 +126,7 @@ def whole(page, action, n_times=1, **data):
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.slow
 def test_a_large_case_is_decided_in_requests_that_end_and_taken_back(quarantine, anna, monkeypatch):
     flood(quarantine)
     whole(anna, "confirm", note="a flood")
@@ -140,6 +145,7 @@ def test_a_large_case_is_decided_in_requests_that_end_and_taken_back(quarantine,
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.slow
 def test_what_nobody_has_looked_at_is_not_decided(quarantine, anna):
     flood(quarantine)
     anna.get("/cases/1")
@@ -151,6 +157,7 @@ def test_what_nobody_has_looked_at_is_not_decided(quarantine, anna):
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.slow
 def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, anna):
     flood(quarantine, 0, 15)
     flood(quarantine, 20, 45)
@@ -164,6 +171,7 @@ def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine,
 
 
 @pytest.mark.usefixtures("slow")
+@pytest.mark.slow
 def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
     flood(quarantine)
     anna, bert = Browser(app), Browser(app, "bert")
@@ -176,6 +184,7 @@ def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
     assert len(lines) == 45
 
 
+@pytest.mark.slow
 def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
     monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)
@@ -191,6 +200,7 @@ def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeyp
     }
 
 
+@pytest.mark.slow
 def test_what_was_decided_is_reopened(quarantine):
     store, _ = guarded(quarantine)
     app = review_app(store, tokens=TOKENS)
@@ -215,6 +225,7 @@ def test_what_was_decided_is_reopened(quarantine):
     assert quarantine.count() == 2
 
 
+@pytest.mark.slow
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
     app = review_app(quarantine, tokens=TOKENS, two_persons=True)
     held(quarantine, GROUP[:3])
@@ -240,6 +251,7 @@ def guarded(quarantine):
     return store, inner
 
 
+@pytest.mark.slow
 def test_with_a_store_what_is_released_is_in_it_and_leaves_it_again(quarantine):
     store, inner = guarded(quarantine)
     app = review_app(store, tokens=TOKENS)
@@ -271,6 +283,7 @@ def test_an_older_revision_is_compared(quarantine):
     assert "<del>1</del>" in page
 
 
+@pytest.mark.slow
 def test_a_decision_counts_for_another_worker_at_once(quarantine, app):
     store, _ = guarded(Quarantine(quarantine.database.url))
     (one,) = held(quarantine, ["a released page"])
@@ -283,6 +296,7 @@ def test_a_decision_counts_for_another_worker_at_once(quarantine, app):
     assert [d.entry_id for d in store.last_report.quarantined] == ["other"]
 
 
+@pytest.mark.slow
 def test_filters_are_kept_and_are_not_in_addresses(quarantine, anna):
     held(quarantine, ["about lamps"], lineages=["blog.example"])
     held(quarantine, ["about chairs"], related=False, detector="instruction")
@@ -308,6 +322,7 @@ def test_a_long_text_is_shown_in_parts(quarantine, anna):
     assert anna.get("/entries/99/0").status_code == 404
 
 
+@pytest.mark.slow
 def test_health_says_how_guard_and_quarantine_stand(quarantine, anna):
     held(quarantine, GROUP)
     page = anna.get("/health").text
@@ -326,6 +341,7 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, anna):
     assert "Known entries" in page
 
 
+@pytest.mark.slow
 def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, anna):
     held(quarantine, GROUP)
 
@@ -349,6 +365,7 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, anna):
     ] * 2
 
 
+@pytest.mark.slow
 def test_health_says_why_nothing_is_known_of_a_verification(tmp_path):
     url, key = f"sqlite:///{tmp_path}/review.db", "a secret of the tests, long enough"
     held(Quarantine(url), GROUP)
@@ -385,6 +402,7 @@ def test_health_says_how_canaries_stand(quarantine):
     assert "0 of 2" in " ".join(anna.get("/health").text.split())
 
 
+@pytest.mark.slow
 def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, anna):
     held(quarantine, ["about lamps"], lineages=["lamps.example"])
     anna.get("/cases/1")
@@ -465,6 +483,7 @@ def test_only_what_the_evidence_speaks_against_is_chosen_and_confirmed(quarantin
     assert [one.id for one in quarantine.list()] == ["page"]
 
 
+@pytest.mark.slow
 def test_after_a_decision_comes_the_next_case_until_none_is_left(quarantine, anna):
     texts = ["about lamps", "about chairs", "about tables", "about beds"]
     held(quarantine, texts, related=False, detector="disfluency")
@@ -479,6 +498,7 @@ def test_after_a_decision_comes_the_next_case_until_none_is_left(quarantine, ann
     assert "Nothing waits here" in " ".join(anna.last.text.split())
 
 
+@pytest.mark.slow
 def test_the_next_case_is_that_of_the_order_and_filter_of_the_queue(quarantine, anna):
     held(quarantine, ["about lamps"], detector="disfluency", lineages=["b"])
     held(quarantine, ["about chairs", "about tables"], detector="disfluency")
@@ -492,6 +512,7 @@ def test_the_next_case_is_that_of_the_order_and_filter_of_the_queue(quarantine, 
     assert 'href="/cases/1">Next case' in anna.last.text
 
 
+@pytest.mark.slow
 def test_several_cases_are_decided_at_once_and_taken_back_at_once(quarantine, anna, monkeypatch):
     held(quarantine, GROUP)
     held(quarantine, ["about lamps", "about chairs"], related=False, detector="disfluency")
@@ -518,6 +539,7 @@ def test_several_cases_are_decided_at_once_and_taken_back_at_once(quarantine, an
     assert "Open these, which are large or have changed: case 1." in anna.told
 
 
+@pytest.mark.slow
 def test_several_cases_are_proposed_where_two_have_to_agree(quarantine):
     app = review_app(quarantine, tokens=TOKENS, two_persons=True)
     held(quarantine, ["about lamps", "about chairs"], related=False)
@@ -529,6 +551,7 @@ def test_several_cases_are_proposed_where_two_have_to_agree(quarantine):
     assert quarantine.count() == 0
 
 
+@pytest.mark.slow
 def test_health_says_what_to_do(quarantine):
     store, _ = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS))
@@ -539,6 +562,7 @@ def test_health_says_what_to_do(quarantine):
     assert "othing needs to be looked at" not in page
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_release_becomes_a_rule_by_a_tick(quarantine, anna):
     held(quarantine, GROUP[:2], lineages=["lamps.example"] * 2)
     held(quarantine, ["<b>obey"], related=False, detector="instruction", lineages=["x.example"])

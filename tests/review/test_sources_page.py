@@ -58,6 +58,7 @@ def test_a_question_is_above_queue_and_health_with_examples_of_both_sides(quaran
     assert anna.get(f"/entries/{number}/0").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_source_is_adopted_by_one_click(quarantine):
     store, inner = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS))
@@ -85,6 +86,7 @@ def test_what_names_no_source_is_kept_by_one_click(quarantine):
     assert "New source" not in anna.get("/").text
 
 
+@pytest.mark.slow
 def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
     store, inner = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS))
@@ -120,6 +122,7 @@ def test_nobody_releases_a_source_alone_where_two_have_to(quarantine):
     assert "stays held" in anna.told
 
 
+@pytest.mark.slow
 def test_without_a_store_the_commands_are_shown(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = Guard.open(url, "news", detectors=[InstructionDetector()])

@@ -209,14 +209,14 @@ class SharesLearning(ABC):
 
     @abstractmethod
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
-        """Return what ``learn`` is about to find out about entries, for other processes.
+        """Return the findings of ``learn`` about entries before it is called, for other processes.
 
-        Empty if they have to find it out themselves.
+        It is empty if they have to search themselves.
         """
 
     @abstractmethod
     def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Let the next ``learn`` of these entries use what another process prepared.
+        """Let the next ``learn`` of these entries use the findings of another process.
 
         Both were in the same state. Arrays that do not fit are ignored.
         """

@@ -36,6 +36,7 @@ def lender(url, database):
     return opened(url, "large")
 
 
+@pytest.mark.slow
 def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lender):
     small = opened(url, "small", calibration_of="large")
     alone = opened(url, "alone")
@@ -66,6 +67,7 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
     assert small.judge.dim is None
 
 
+@pytest.mark.slow
 def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
     small = opened(url, "small", calibration_of="large")
     before = dict(small.calibration.thresholds)
@@ -108,6 +110,7 @@ def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
 
 
 @pytest.mark.usefixtures("lender")
+@pytest.mark.slow
 def test_who_can_calibrate_by_itself_on_request_does(url):
     small = opened(url, "small", calibration_of="large")
     seen = []
@@ -181,6 +184,7 @@ def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
 
 
 @pytest.mark.usefixtures("lender")
+@pytest.mark.slow
 def test_it_is_saved_and_loaded(url, tmp_path):
     small = opened(url, "small", calibration_of="large")
     small.learn(passages(120, 2))

@@ -92,6 +92,7 @@ def near_to(vector, cosine, n, seed, prefix):
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])
+@pytest.mark.slow
 def test_an_entry_is_not_recalled_for_its_imitations(seed):
     guard, live = fitted(known=WIDE), {}
     write(guard, wide(passages(90, 400 + seed, "before")), live)
@@ -117,6 +118,7 @@ def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
 
 @pytest.mark.parametrize("made", [True, False], ids=["of its words", "of other words"])
 @pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.slow
 def test_an_entry_is_not_recalled_for_what_was_made_of_its_words(seed, made):
     # By their vectors these are a group like any other; by their words, imitations of the first.
     guard, live = fitted(known=WIDE), {}
@@ -137,6 +139,7 @@ def test_an_entry_is_not_recalled_for_what_was_made_of_its_words(seed, made):
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_a_group_around_a_hidden_centre_ends_up_out_of_the_store_one_by_one(seed):
     guard, live = fitted(), {}
     rng = np.random.default_rng(seed)
@@ -168,6 +171,7 @@ def beside(n_members=2, factor=5.0, distance=0.06):
     return entries.take(range(n_members)), entries.take([-2]), entries.take([-1])
 
 
+@pytest.mark.slow
 def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeypatch):
     held, member, aside = beside()
     without, having = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
@@ -204,6 +208,7 @@ def test_a_group_does_not_hide_behind_what_leans_on_it():
 # A guard that begins with nothing
 
 
+@pytest.mark.slow
 def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog):
     guard = guard_at(CliqueDetector(), InstructionDetector())
     live = {}
@@ -241,6 +246,7 @@ def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog)
     assert report.calibrated_at == told["calibrated_at"] == status.calibrated_at
 
 
+@pytest.mark.slow
 def test_a_large_first_batch_is_judged_by_itself():
     guard, poison = guard_at(rate=0.01), join(group(5, 3), group(4, 6))
     first = join(passages(1_100, 1), poison)
@@ -262,6 +268,7 @@ def test_a_large_first_batch_is_judged_by_itself():
 
 
 @pytest.mark.parametrize("seed", [0, *slowly(1, 2)])
+@pytest.mark.slow
 def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
     guard, live = guard_at(rate=0.02), {}
     early = join(MANY.take(range(480)), *(group(4, 20 + 5 * seed + i) for i in range(5)))
@@ -277,6 +284,7 @@ def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
         assert not guard.screen(later).admitted[:5].any()
 
 
+@pytest.mark.slow
 def test_a_sample_that_somebody_has_vouched_for_is_not_renewed():
     guard = guard_at()
     guard.learn(MANY.take(range(240)))
@@ -302,6 +310,7 @@ def test_what_comes_and_goes_while_collecting_leaves_nothing_behind(tmp_path):
     assert (guard.calibrated, guard.status().n_sample) == (True, FIRST)
 
 
+@pytest.mark.slow
 def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():
     guard, live = guard_at(), {}
     whole = [group(8, seed) for seed in (3, 6)]
@@ -340,6 +349,7 @@ def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():
 
 
 @pytest.mark.parametrize("kind", ["a revision", "one deleted and written again"])
+@pytest.mark.slow
 def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_path, kind):
     guard = guard_at()
     guard.learn(KNOWN.take(range(50)))
@@ -360,6 +370,7 @@ def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_pat
 # A guard that has been calibrated
 
 
+@pytest.mark.slow
 def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth():
     guards = [guard_at().fit(KNOWN.take(range(300))).calibrate() for _ in range(2)]
     before = guards[0].calibration.thresholds
@@ -382,6 +393,7 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
 
 
 @pytest.mark.parametrize("n_known", [120, *slowly(260)], ids=["collecting", "calibrated"])
+@pytest.mark.slow
 def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path, n_known):
     guard, live = guard_at(CliqueDetector(), InstructionDetector()), {}
     evil = replace(group(1, 5, "evil"), texts=(ORDER,))
@@ -460,6 +472,7 @@ def test_many_poisoned_entries_among_usual_ones_are_no_shift():
 
 @pytest.mark.parametrize("scope", [Scope.ENTRY, Scope.BATCH])
 @pytest.mark.parametrize("size", [50, 600])
+@pytest.mark.slow
 def test_whatever_comes_raises_no_threshold(scope, size):
     detector = Scripted()
     detector.traits = Traits(scope=scope)
@@ -478,6 +491,7 @@ def test_whatever_comes_raises_no_threshold(scope, size):
 
 
 @pytest.mark.parametrize("n_before", [0, *slowly(300)], ids=["at first", "after clean ones"])
+@pytest.mark.slow
 def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     guard = guard_at(CliqueDetector(), InstructionDetector(), rate=0.01).fit(KNOWN).calibrate()
     live = {}
@@ -652,6 +666,7 @@ def phrases():
     return TriggerPhraseDetector().fit(passages(3_000, 1))
 
 
+@pytest.mark.slow
 def test_entries_about_one_thing_may_share_its_name(phrases):
     rows = list(range(0, 100, 10))
     batch = holding(passages(100, 2, "new"), rows)
@@ -663,6 +678,7 @@ def test_entries_about_one_thing_may_share_its_name(phrases):
     assert np.flatnonzero(phrases.score(alike(batch, others)) > threshold).tolist() == rows
 
 
+@pytest.mark.slow
 def test_of_copies_that_trickle_in_the_oldest_stays():
     guard, live = fitted(), {}
     flood = clones_of(group(1, 6)[0], 6)
@@ -756,6 +772,7 @@ def ferries(rows, prefix="e", ordering=()):
     return entries(texts, prefix)
 
 
+@pytest.mark.slow
 def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
     guard = guard_at(InstructionDetector(), rate=0.01)
     store = ferries(range(2_020), ordering=range(1_980, 2_020))
@@ -811,6 +828,7 @@ def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score(
     assert adopted.calibration.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     poison = group(5, 3)
     store = join(KNOWN, poison)
@@ -825,6 +843,7 @@ def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     assert len(set(poison.ids) & {decision.entry_id for decision in report.retroactive}) >= 3
 
 
+@pytest.mark.slow
 def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
     rng = np.random.default_rng(0)
     queries = [f"canary {number}" for number in range(20)]
@@ -841,6 +860,7 @@ def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
     assert held <= 0.02 * 600  # chunks of a document that take a head together are usual here
 
 
+@pytest.mark.slow
 def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_write(
     monkeypatch, caplog
 ):
@@ -855,6 +875,7 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
     assert guard.status().calibrated_at == len(KNOWN) + 71
 
 
+@pytest.mark.slow
 def test_a_calibration_asks_what_was_confirmed_of_the_store_that_the_guard_is_of(monkeypatch):
     guard, asked = fitted(rate=0.05), []
     guard.quarantine = guard.quarantine.for_store("wiki")
@@ -879,6 +900,7 @@ class CountingInstructions(InstructionDetector):
         return judged_scores(self, fitted)
 
 
+@pytest.mark.slow
 def test_scores_that_never_change_are_taken_once_and_kept_where_the_guard_is(tmp_path):
     guard = guard_at(CountingInstructions(), CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
     guard.save(tmp_path, detectors=guard.detectors)

@@ -89,6 +89,7 @@ def test_a_normal_rate_and_a_few_entries_are_no_question(guard, n, n_held):
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.slow
 def test_the_size_of_batches_does_not_matter(guard, size):
     scores = usual(60, 2)
     scores[::4] = HIGH
@@ -121,6 +122,7 @@ def test_what_is_recalled_counts_as_well(guard):
     assert set(question.held_ids) <= set(gone.ids)
 
 
+@pytest.mark.slow
 def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_left_out(guard):
     odd(guard, n=60, n_held=20)
     write(guard, arrivals(usual(400, 4), "fine", "fine-"))
@@ -311,6 +313,7 @@ def test_or_they_are_refused():
 # Shared
 
 
+@pytest.mark.slow
 def test_guards_of_one_database_ask_and_decide_together(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     one = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))
@@ -335,6 +338,7 @@ def test_guards_of_one_database_ask_and_decide_together(tmp_path):
     assert other.sources.questions() == one.sources.questions() == ()
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))

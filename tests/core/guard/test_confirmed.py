@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+import pytest
 from support import group, guard_of, loaded, passages, saved, snapshot, write
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -31,6 +32,7 @@ def score(guard, batch):
     return guard.screen(batch).scores["clique"]
 
 
+@pytest.mark.slow
 def test_the_companions_of_a_confirmed_entry_are_suspicious_whoever_accused_it():
     guard = held_by_hand(calibrated(), FIRST)
     before = score(guard, THEN.take([0]))
@@ -53,6 +55,7 @@ def test_a_phrase_that_another_detector_found_is_known_once_it_is_confirmed():
     assert told.call_args.args[0].ids == FIRST.ids
 
 
+@pytest.mark.slow
 def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
     guard = held_by_hand(calibrated(), BAD)
     (clique,) = guard.detectors
@@ -71,6 +74,7 @@ def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
         assert [call.args[0].ids for call in hold.call_args_list] == [*told, FIRST.ids]
 
 
+@pytest.mark.slow
 def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
     guard = held_by_hand(calibrated(), FIRST)
     guard.quarantine.confirm(FIRST.ids, **BY)
@@ -83,6 +87,7 @@ def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
     hold.assert_not_called()
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_fitted_again_is_told_again():
     guard = held_by_hand(calibrated(), FIRST)
     guard.quarantine.confirm(FIRST.ids, **BY)
@@ -91,6 +96,7 @@ def test_a_guard_that_is_fitted_again_is_told_again():
     assert score(guard, THEN.take([0])) == scores
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_guard_hear_of_it_alike(url):
     one, other = (Guard.open(url, detectors=[CliqueDetector()], fpr=RATE) for _ in range(2))
     one.fit(KNOWN).calibrate()
@@ -130,6 +136,7 @@ def test_a_quarantine_that_is_away_stops_no_screening(caplog):
     assert "hear of no new confirmation" in caplog.text
 
 
+@pytest.mark.slow
 def test_many_confirmations_are_told_in_parts():
     guard = calibrated()
     many = passages(300, 9, "bad")

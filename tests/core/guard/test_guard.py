@@ -78,6 +78,7 @@ def test_calibrated_the_accepted_rate_decides_and_p_values_are_given():
 
 @pytest.mark.parametrize("held_out", [False, True], ids=["clean sample", "fitted entries"])
 @pytest.mark.parametrize("fpr", [0.02, 0.1])
+@pytest.mark.slow
 def test_the_realised_rate_on_fresh_clean_entries_keeps_the_budget(held_out, fpr):
     rates = []
     for seed in range(30):
@@ -465,6 +466,7 @@ def test_the_policy_decides(policy, findings, unjudged, judged, verdict):
     assert decision.unjudged == tuple(unjudged)
 
 
+@pytest.mark.slow
 def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
     # Another worker replaced the first documents; this guard is told when they are deleted.
     detectors, _ = built_in_detectors()

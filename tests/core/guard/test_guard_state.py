@@ -59,6 +59,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("make", STATES.values(), ids=STATES)
+@pytest.mark.slow
 def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_path):
     guard = make()
     guard.save(tmp_path / "state")

@@ -17,6 +17,7 @@ def held_of(guard, batch):
     return {decision.entry_id for decision in report.quarantined}
 
 
+@pytest.mark.slow
 def test_a_detector_remembers_the_held_entries_that_it_accused_itself():
     clique, phrase, bad = CliqueDetector(), TriggerPhraseDetector(), group(5, 3)
     guard = guard_of(Scripted(), clique, phrase, quarantine_at=0.05)

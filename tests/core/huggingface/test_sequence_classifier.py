@@ -84,6 +84,7 @@ def plain(folder, text):
         return model(**AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")).logits[0]
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_model(folder, classifier):
     found = classifier(TEXTS)
     assert all(0 <= p <= 1 for p in found)
@@ -288,6 +289,7 @@ def test_another_classifier_is_refused_by_load(tmp_path, folder, classifier):
         loaded(tmp_path / "any", detectors=[detector_of(None)])
 
 
+@pytest.mark.slow
 def test_another_classifier_is_refused_by_a_database(tmp_path, folder, classifier):
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     guard = Guard.open(url, detectors=[detector_of(classifier)])

@@ -159,6 +159,7 @@ def test_an_entry_is_a_row_of_every_column():
 
 
 @given(st.data())
+@pytest.mark.slow
 def test_take_returns_the_rows_in_the_order_asked_for(data):
     n = data.draw(st.integers(0, 8))
     rng = np.random.default_rng(n)

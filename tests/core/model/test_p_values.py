@@ -72,6 +72,7 @@ def test_the_size_named_by_a_refusal_is_the_smallest_that_is_accepted(alpha):
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1])
 @pytest.mark.parametrize("confidence", [0.5, 0.9])
 @pytest.mark.parametrize("n", [499, 1000])
+@pytest.mark.slow
 def test_thresholds_keep_the_rate_with_the_confidence(alpha, confidence, n):
     """Scores are uniform, so that the realised rate of a threshold t is exactly 1 - t."""
     rng = np.random.default_rng(n)
@@ -83,6 +84,7 @@ def test_thresholds_keep_the_rate_with_the_confidence(alpha, confidence, n):
     assert realised.mean() > alpha / 4  # and it is not kept by catching nothing
 
 
+@pytest.mark.slow
 def test_a_sample_too_small_for_the_confidence_keeps_the_rate_in_expectation():
     rng = np.random.default_rng(0)
     realised = [1 - threshold(rng.random(19), 0.05, 0.99) for _ in range(4000)]
@@ -96,6 +98,7 @@ def test_clean_scores_that_say_nothing_are_refused(clean):
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.7, 1.0])
+@pytest.mark.slow
 def test_detectors_together_keep_the_rate_and_use_it(alike):
     """Whether they suspect the same entries or others: the budget is spent, and not more of it."""
     rng = np.random.default_rng(0)

@@ -67,6 +67,7 @@ def test_any_name_has_a_source_of_bounded_length_or_none(document):
 @pytest.mark.parametrize(
     "piece", ["/", "a/", "//", "a" * 50, "a:", "\\", "https://", "@", "../", "a@", "-", "\u202e"]
 )
+@pytest.mark.slow
 def test_effort_is_linear_however_long_a_name_is(piece):
     assert_linear(lambda name: (source_of(name), source_of(f"https://{name}")), piece, 100_000)
     for name in (piece * 200_000, "https://" + piece * 200_000, "a" + piece * 200_000):

@@ -34,6 +34,7 @@ def found(support, thresholds, scores):
 
 @pytest.mark.parametrize("alike", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("n", [300, 2_000])
+@pytest.mark.slow
 def test_the_rate_is_kept_however_alike_detectors_are(alike, n):
     held = []
     for seed in range(20):

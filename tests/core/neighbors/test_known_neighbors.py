@@ -43,6 +43,7 @@ def brute_force(known, batch, k):
 @given(
     n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 20), copies=st.integers(1, 3)
 )
+@pytest.mark.slow
 def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
     known = entries(n, seed, copies=copies)
     source = NeighborSource()

@@ -237,6 +237,7 @@ def test_queries_from_outside_find_what_was_promised(noise):
     assert held_out_recall(index, rows[:300]) >= 0.98
 
 
+@pytest.mark.slow
 def test_lists_follow_an_index_that_grows_topic_by_topic():
     rng = np.random.default_rng(2)
     topics = unit(rng.normal(size=(30, 32)))
@@ -249,6 +250,7 @@ def test_lists_follow_an_index_that_grows_topic_by_topic():
     assert held_out_recall(index, np.concatenate(batches)) >= 0.98
 
 
+@pytest.mark.slow
 def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(monkeypatch):
     sorted_ = []
     trained = search.InvertedLists.trained
@@ -277,6 +279,7 @@ def blas_threads():
     return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 
 
+@pytest.mark.slow
 def test_small_products_get_a_thread_each_and_others_all_of_them_again():
     with threadpool_limits(limits=3, user_api="blas"):
         usual = blas_threads()
@@ -307,6 +310,7 @@ def test_threads_have_the_context_of_the_caller():
         assert set(threads.in_threads(lambda _: who.get(), range(40))) == {"caller"}
 
 
+@pytest.mark.slow
 def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
     rows = clustered(3000)
     index = index_of(rows, exact_up_to=0)
@@ -322,6 +326,7 @@ def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("clones", [0, 900])
+@pytest.mark.slow
 def test_a_pass_by_lists_finds_nearly_what_comparing_all_pairs_does(monkeypatch, clones):
     monkeypatch.setattr(index_module, "EXACT_UP_TO", 100)
     rows = clustered(2000)
@@ -382,6 +387,7 @@ def test_impossible_parameters_are_refused(options):
 @given(
     n=st.integers(0, 150), k=st.integers(1, 40), clones=st.integers(0, 60), seed=st.integers(0, 99)
 )
+@pytest.mark.slow
 def test_all_neighbors_are_those_of_brute_force_without_the_row_itself(n, k, clones, seed):
     rows = rows_of(n, seed, dim=4)
     rows[:clones] = rows[:1]

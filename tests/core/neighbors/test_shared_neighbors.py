@@ -35,6 +35,7 @@ def same_scores(shared, separate, batch):
         np.testing.assert_allclose(scores[name], expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_borrowed_neighbours_give_the_same_scores():
     shared, separate = sharing(), alone()
     same_scores(shared, separate, NEW)
@@ -45,6 +46,7 @@ def test_borrowed_neighbours_give_the_same_scores():
     same_scores(shared, separate, replace(KNOWN.take(range(50, 90)), labels=("ham",) * 40))
 
 
+@pytest.mark.slow
 def test_held_out_scores_are_the_same_as_well():
     shared = sharing()
     for guard in alone():
@@ -69,6 +71,7 @@ def test_a_batch_is_searched_once(monkeypatch, unlabelled):
     assert len(searched) == 1
 
 
+@pytest.mark.slow
 def test_borrowers_keep_no_vectors_of_their_own():
     guard = sharing()
     for detector, own in zip(guard.detectors[:2], alone(), strict=True):
@@ -93,6 +96,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
     assert guard.screen(NEW.take([0])).scores["label_neighbors"] > before
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_they_still_share(tmp_path):
     guard = sharing()
     guard.save(tmp_path)
@@ -106,6 +110,7 @@ def test_saved_and_loaded_they_still_share(tmp_path):
         np.testing.assert_allclose(again.screen(batch).scores[name], scores, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_entries_without_a_label_are_known_to_the_index_and_cast_no_vote():
     texts = [f"stranger {i}" for i in range(30)]
     strangers = entries(texts, "x", embeddings=np.repeat(NEW.vectors[:1], 30, axis=0))

@@ -70,6 +70,7 @@ LABELS = st.sampled_from([None, "x", "y", "z"])
         )
     )
 )
+@pytest.mark.slow
 def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
     labels, known = Labels(beside=np.float32(0)), {}
     for step, entries in steps:

@@ -68,6 +68,7 @@ def test_vectors_of_the_last_search_cost_no_second_round_trip():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("aarlwc"), st.integers(0, 30)), max_size=40))
+@pytest.mark.slow
 def test_it_answers_as_the_index_in_memory_whatever_happens(steps):
     rows = rows_of(31, seed=3)
     memory, table = NeighborIndex(DIM), FakeTable()
@@ -164,6 +165,7 @@ def test_many_that_wait_are_let_go_as_others_come(monkeypatch):
     assert index.n_local <= 11
 
 
+@pytest.mark.slow
 def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
     monkeypatch.setattr(stored, "REMEMBERED", 40)
     monkeypatch.setattr(stored, "AT_ONCE", 7)
@@ -259,6 +261,7 @@ def decisions(report):
 NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 4))
 
 
+@pytest.mark.slow
 def test_decisions_are_those_of_vectors_in_memory():
     memory, table = beside(None), FakeTable()
     guard = beside(table)
@@ -280,6 +283,7 @@ def test_decisions_are_those_of_vectors_in_memory():
     assert guard.detectors[0].n_local == guard.quarantine.count()
 
 
+@pytest.mark.slow
 def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
     table = FakeTable()
     guard = beside(table)
@@ -294,6 +298,7 @@ def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
     assert decisions(guard.screen(NEW)) == decisions(beside(None).screen(NEW))
 
 
+@pytest.mark.slow
 def test_learning_without_an_answer_says_so_and_can_be_repeated():
     table = FakeTable()
     guard, memory = beside(table), beside(None)
@@ -308,6 +313,7 @@ def test_learning_without_an_answer_says_so_and_can_be_repeated():
     assert decisions(guard.screen(NEW)) == decisions(memory.screen(NEW))
 
 
+@pytest.mark.slow
 def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     table = FakeTable()
     guard = beside(table)
@@ -379,6 +385,7 @@ def learn_more(guard, table):
     guard.learn(new)
 
 
+@pytest.mark.slow
 def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened):
     first, table = shared
     learn_more(first, table)
@@ -392,6 +399,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     assert second.n_known == len(KNOWN) + 30
 
 
+@pytest.mark.slow
 def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
     first, table = shared
     second = opened(table)
@@ -404,6 +412,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
     assert second.n_known == first.n_known
 
 
+@pytest.mark.slow
 def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
     lean, table = shared
     whole = opened(table, "memory")

@@ -145,6 +145,7 @@ def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
     assert np.mean([len(ids) for ids in caught]) > 2.0
 
 
+@pytest.mark.slow
 def test_findings_of_a_calibrated_guard_have_p_values(calibrated):
     vector, found = a_set()
     findings = [f for d in calibrated.screen("what", found, vector).quarantined for f in d.findings]
@@ -266,6 +267,7 @@ def test_a_detector_that_could_not_be_loaded_is_refused_at_save(tmp_path, own):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
     guard = fitted(RetrievalGuard([QueryEchoDetector(), Scripted()]), fpr=0.05)
     guard.save(tmp_path, detectors=[Scripted])
@@ -316,6 +318,7 @@ def test_what_is_no_detector_is_refused(tmp_path):
         RetrievalGuard.load(tmp_path, detectors=Scripted)
 
 
+@pytest.mark.slow
 def test_a_flag_lets_pass():
     guard = fitted(RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)))
     flagged = 0

@@ -37,6 +37,7 @@ def shares(texts, pairs):
 
 @given(st.lists(TEXT, min_size=1, max_size=6), st.data())
 @example(["", "", "alpha"], None)
+@pytest.mark.slow
 def test_containment_is_that_of_sets(texts, data):
     row = st.integers(0, len(texts) - 1)
     pairs = [(0, 0), (0, len(texts) - 1), (0, len(texts) - 1)]  # itself, and one pair twice
@@ -49,6 +50,7 @@ def test_containment_is_that_of_sets(texts, data):
 
 
 @given(st.lists(TEXT, min_size=1, max_size=6))
+@pytest.mark.slow
 def test_large_and_small_tables_agree(texts):
     pairs = [(a, b) for a in range(len(texts)) for b in range(len(texts))]
     small = shares(texts, pairs)
@@ -82,6 +84,7 @@ def test_no_pairs_and_lone_surrogates_are_no_error():
     assert shares(["bad \ud800 text", "bad \ud800 text"], [(0, 1)]).tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_many_texts_without_words_are_not_compared_in_a_table_of_all_by_all():
     n = 300_000  # 360 GB of float32
     shares = containment([word_hashes("")] * n, np.arange(n - 1), np.arange(1, n))

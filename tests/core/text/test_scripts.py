@@ -217,6 +217,7 @@ def test_markup_hides_no_order(order):
 
 
 @pytest.mark.parametrize("unit", ["<a '", '<a "', '<a b="c>', "\n[a]: b 'c", "x # ", "/*\n* "])
+@pytest.mark.slow
 def test_effort_of_markup_is_linear(unit):
     assert_linear(lambda text: without_markup(readable(text)), unit, 100_000)
 

@@ -107,12 +107,14 @@ def test_poison_that_came_together_in_what_is_adopted_costs_little(clean_guard, 
     assert (~guard.screen(clean(1_000, 5, "fresh")).admitted).mean() <= 0.02
 
 
+@pytest.mark.slow
 def test_it_is_doubted_and_hardly_anything_else(detector):
     doubted = detector.outliers(placed("last"))
     assert doubted[len(KNOWN) :].mean() > 0.8
     assert doubted[: len(KNOWN)].sum() <= 0.3 * doubted.sum()
 
 
+@pytest.mark.slow
 def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         detector = CliqueDetector().fit(KNOWN)
@@ -121,6 +123,7 @@ def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     assert not detector.outliers(KNOWN).any()
 
 
+@pytest.mark.slow
 def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
     monkeypatch.setattr("ragshield_core.detectors.groups.measuring.FEWEST", len(placed("last")) + 1)
     assert CliqueDetector().fit(placed("last")).n_doubted() == 0
@@ -138,6 +141,7 @@ def test_what_a_person_has_judged_good_is_doubted_no_longer(detector):
     assert not detector.outliers(store)[named].any()
 
 
+@pytest.mark.slow
 def test_it_is_remembered_by_what_is_saved(detector):
     store, again = placed("last"), CliqueDetector()
     again.restore(*detector.state())
@@ -150,6 +154,7 @@ def test_it_is_remembered_by_what_is_saved(detector):
     )
 
 
+@pytest.mark.slow
 def test_a_store_larger_than_is_looked_at_is_measured_in_a_random_order_as_well(monkeypatch):
     monkeypatch.setattr("ragshield_core.detectors.groups.measuring.CROSS_FITTED", 2_000)
     store = placed("last")

@@ -40,6 +40,7 @@ def test_every_language_has_words_for_every_role():
 
 @pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize("language", ["ar", "de", "es", "hi", "ru", "tr", "zh"])
+@pytest.mark.slow
 def test_passages_are_no_claims(language):
     rows = [row["text"] for row in read_rows("xquad_passages") if row["language"] == language]
     known = [row["text"] for row in read_rows("wiki_passages")[:1_000]]

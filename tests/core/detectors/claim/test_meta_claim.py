@@ -153,6 +153,7 @@ def test_any_text_has_a_finite_score_and_evidence(detector, text):
 
 
 @pytest.mark.parametrize("unit", ["outdated, not ", "the {answer| ", "a, ", "wrong " * 5, "é, no "])
+@pytest.mark.slow
 def test_effort_is_linear(unit, detector):
     assert_linear(passage_of, unit, 200_000)
     assert_linear(lambda text: detector.score(entries([text])), unit, 200_000)

@@ -153,6 +153,7 @@ def pages(n, seed, prefix, names):
     return entries(texts, prefix)
 
 
+@pytest.mark.slow
 def test_lists_of_names_from_a_new_source_are_not_held_and_gibberish_among_usual_pages_is():
     guard = guard_of(DisfluencyDetector()).fit(pages(2_000, 1, "kb", 2)).calibrate()
     lists, usual, gibberish = pages(1_000, 3, "new", 5), pages(1_000, 4, "u", 2), poisoned(200, 5)
@@ -221,6 +222,7 @@ def test_texts_without_words_score_nothing(fitted):
 
 
 @pytest.mark.parametrize("unit", ["aB", *slowly("a", "{[", "'", "漢")])
+@pytest.mark.slow
 def test_a_megabyte_of_anything_is_judged_in_linear_time(fitted, unit):
     assert np.isfinite(fitted.score(entries([unit * 2**20]))).all()
     assert_linear(lambda text: fitted.score(entries([text])), unit, 2**20)

@@ -165,6 +165,7 @@ def detector():
     return CliqueDetector().fit(KNOWN)
 
 
+@pytest.mark.slow
 def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
     """Mostly: words of a claim are also words that the knowledge base does not cover."""
     with_claim, without = (
@@ -185,6 +186,7 @@ def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(detector):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_no_more_are_new_at_once_than_when_the_usual_was_measured(detector, seed):
     """A large batch is not suspicious for being one: each tenth is new for itself."""
     group = newcomers(seed, topic=1)

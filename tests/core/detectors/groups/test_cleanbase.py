@@ -78,6 +78,7 @@ def cloud(seed, n, groups, clones):
     st.lists(st.sampled_from([2, 3, 11, 30]), max_size=2),
     st.sampled_from([2.5, 2.5, 1.0, 4.0]),
 )
+@pytest.mark.slow
 def test_an_audit_is_the_reference_rule(seed, n, groups, clones, alpha):
     vectors = cloud(seed, n, groups, clones)
     expected, margin = naive(vectors, alpha)
@@ -156,6 +157,7 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
     assert set(evidence.related_ids) == {"e300", "e301", "e303"}
 
 
+@pytest.mark.slow
 def test_ten_thousand_clones_are_condemned_at_bounded_cost_and_the_cap_is_said():
     store = heaps(10_000, dim=8)
     detector = CliqueDetector(rule="cleanbase")

@@ -71,6 +71,7 @@ def the_finding(report, row=0):
 
 
 @pytest.mark.parametrize(("size", "least"), [(5, 1.0), (3, 1.0), (2, 0.95)])
+@pytest.mark.slow
 def test_planted_groups_are_found_at_the_calibrated_threshold(size, least):
     assert np.mean([caught(group(size, seed)) for seed in SEEDS]) >= least
 
@@ -90,6 +91,7 @@ def test_clean_entries_are_condemned_at_about_the_accepted_rate(held_out):
     assert FPR / 10 <= 1 - np.concatenate(kept).mean() <= 1.5 * FPR
 
 
+@pytest.mark.slow
 def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_clean_entries():
     rates = []
     for seed in range(4):
@@ -99,6 +101,7 @@ def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_cle
     assert np.mean(rates) <= 0.02  # the rule says one in a thousand
 
 
+@pytest.mark.slow
 def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
     one_file = group(5, 3, lineage="evil.pdf")
     assert caught(one_file) == 1.0
@@ -111,6 +114,7 @@ def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
     assert caught(one_file, trusting) == 0.0
 
 
+@pytest.mark.slow
 def test_a_group_that_is_split_over_two_lineages_is_found():
     # Each half alone is loose enough to pass: without a look at both at once, .93 are found.
     evidence, shares = [], []
@@ -124,6 +128,7 @@ def test_a_group_that_is_split_over_two_lineages_is_found():
     assert any("from the same and from other documents" in sentence for sentence in evidence)
 
 
+@pytest.mark.slow
 def test_a_trusted_lineage_that_is_known_already_is_exempt():
     known = join(KNOWN, group(1, 3, "first", lineage="manual.pdf"))
     chunks = group(5, 3, lineage="manual.pdf")
@@ -186,6 +191,7 @@ def test_what_has_next_to_no_words_is_neither_a_group_nor_a_copy():
     assert caught(alike) > 0.5
 
 
+@pytest.mark.slow
 def test_a_sample_with_few_kin_does_not_make_lineages_unusual():
     lineages = [line if row < 150 else f"{row}" for row, line in enumerate(KNOWN.lineages)]
     known = replace(KNOWN, lineages=tuple(lineages))
@@ -231,6 +237,7 @@ def test_copies_count_by_their_documents():
     assert caught(replace(clones_of(new, 5), lineages=(None,) * 5)) == 1.0  # each is one of its own
 
 
+@pytest.mark.slow
 def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_flooding_as_well():
     guard = fresh()
     flood = clones_of(group(1, 6)[0], 5)
@@ -322,6 +329,7 @@ def trickle(poison, seed=90, size=6):
 
 @pytest.mark.parametrize("lineage", [None, "evil.pdf"], ids=["across lineages", "in one"])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_a_group_that_trickles_in_ends_like_one_that_comes_at_once(seed, lineage):
     poison = group(5, seed, lineage=lineage)
     singly, at_once = fresh(), fresh()
@@ -334,11 +342,13 @@ def test_a_group_that_trickles_in_ends_like_one_that_comes_at_once(seed, lineage
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+@pytest.mark.slow
 def test_the_order_of_arrival_does_not_matter(order):
     poison = group(3, 2).take(order)
     assert stream(fresh(), parts(poison)) == {}
 
 
+@pytest.mark.slow
 def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
     guard = fresh()
     poison = group(5, 3)
@@ -363,6 +373,7 @@ def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
     assert entry.lineage == poison.lineages[0]
 
 
+@pytest.mark.slow
 def test_fitted_entries_are_never_condemned_afterwards():
     poison = group(5, 3)
     guard = calibrated(known=join(KNOWN, poison.take([0, 1])))
@@ -373,6 +384,7 @@ def test_fitted_entries_are_never_condemned_afterwards():
     assert live == {}
 
 
+@pytest.mark.slow
 def test_held_members_keep_counting():
     poison = group(3, 5)
     third = poison.take([2])
@@ -385,6 +397,7 @@ def test_held_members_keep_counting():
     assert caught(third, guard) == 0.0
 
 
+@pytest.mark.slow
 def test_an_entry_that_is_sent_again_is_held_once():
     guard = fresh()
     poison = group(3, 5)
@@ -397,6 +410,7 @@ def test_an_entry_that_is_sent_again_is_held_once():
 
 @pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
 @pytest.mark.parametrize("change", ["wording", "nothing"])
+@pytest.mark.slow
 def test_an_entry_does_not_make_a_group_with_its_own_older_revision(fitted, change):
     first = replace(passages(1, 95, "page"), lineages=(None,))
     if fitted:
@@ -426,6 +440,7 @@ def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
     assert caught(poison.take([1]), guard) == 0.0
 
 
+@pytest.mark.slow
 def test_on_detect_raise_changes_nothing_and_its_report_lists_the_earlier_ones(tmp_path):
     guard = calibrated(on_detect="raise")
     poison = group(3, 5)
@@ -451,6 +466,7 @@ def verdicts(report):
 
 
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+@pytest.mark.slow
 def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule, monkeypatch):
     monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
     poison = trickle(group(5, 3), size=8)
@@ -474,6 +490,7 @@ def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule, mo
 
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
 @pytest.mark.parametrize("rows", [[0], range(50), range(880, 900)], ids=["first", "more", "last"])
+@pytest.mark.slow
 def test_any_entry_may_be_forgotten(rule, rows):
     detector = CliqueDetector(rule=rule).fit(KNOWN)
     detector.forget(KNOWN.take(list(rows)))
@@ -566,6 +583,7 @@ def test_entries_can_be_trusted_before_enough_are_known_to_judge():
     assert "20 entries" in detector.unjudged(KNOWN.take([30]))[0]
 
 
+@pytest.mark.slow
 def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     first, rest = KNOWN.take([0]), KNOWN.take(range(1, 200))
     detector, fresh = CliqueDetector(), CliqueDetector()
@@ -613,6 +631,7 @@ def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [1, 4, 150])  # around many, some are scored only
+@pytest.mark.slow
 def test_what_was_just_screened_is_learned_as_if_it_was_not(n, monkeypatch):
     screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
     searched, search = [], NeighborIndex.search
@@ -629,6 +648,7 @@ def test_what_was_just_screened_is_learned_as_if_it_was_not(n, monkeypatch):
     assert snapshot(screened) == snapshot(other)
 
 
+@pytest.mark.slow
 def test_what_was_screened_before_something_changed_is_judged_again_as_it_is_learned():
     screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
     flood = clones_of(KNOWN[0], 6, "clone")

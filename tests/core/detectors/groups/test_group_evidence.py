@@ -168,6 +168,7 @@ def test_evidence_is_what_the_definition_says(channel, seed):
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.slow
 def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
     batch = corpus(5)
     for row in range(6):

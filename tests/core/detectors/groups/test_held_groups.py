@@ -27,6 +27,7 @@ def at_distances(*distances, seed=4):
     return batch.take([0, 1]), [batch.take([row]) for row in range(2, len(ids))]
 
 
+@pytest.mark.slow
 def test_a_member_is_nearer_to_a_held_group_than_to_its_surroundings():
     twins, (member, aside) = at_distances(0.06, 0.5)
     detector, without = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
@@ -49,6 +50,7 @@ def copies(n, text, seed):
     )
 
 
+@pytest.mark.slow
 def test_words_copied_from_held_entries_explain_no_resemblance():
     text = prose(np.random.default_rng(9), 12)
     batch = copies(3, text, 5)
@@ -59,6 +61,7 @@ def test_words_copied_from_held_entries_explain_no_resemblance():
     assert held.score(last)[0] > admitted.score(last)[0] + 5.0
 
 
+@pytest.mark.slow
 def test_words_that_many_others_have_explain_it_still():
     text = prose(np.random.default_rng(9), 12)
     batch = copies(9, text, 5)
@@ -70,6 +73,7 @@ def test_words_that_many_others_have_explain_it_still():
     assert detector.score(last)[0] < without.score(last)[0] + 2.0
 
 
+@pytest.mark.slow
 def test_held_entries_make_no_group_look_usual():
     # Two texts of an attack, among six of another one that is held, on the same topic.
     rng = np.random.default_rng(6)

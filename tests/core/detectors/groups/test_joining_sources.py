@@ -55,10 +55,12 @@ def write_all(guard, batch, size):
 
 @pytest.mark.parametrize("spread", [0.3, *slowly(0.5, 0.8)])
 @pytest.mark.parametrize("size", [300, 100])
+@pytest.mark.slow
 def test_a_clean_source_of_one_template_is_not_held(guard, spread, size):
     assert len(write_all(guard, template(300, 1, spread), size)) <= 0.04 * 300
 
 
+@pytest.mark.slow
 def test_as_entries_of_a_known_source_they_would_be(guard):
     assert len(write_all(guard, template(300, 1, source="wiki"), 300)) > 0.5 * 300
 
@@ -99,6 +101,7 @@ def test_while_it_is_small_its_groups_are_named_as_unjudged(guard):
     "before", ["documents like standing ones", *slowly("nothing", "its own documents")]
 )
 @pytest.mark.parametrize("source", [SITE, *slowly("wiki", None)])
+@pytest.mark.slow
 def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source, before):
     if before != "nothing":
         batch = template(120, 2) if before == "its own documents" else passages(120, 5, "more")
@@ -128,6 +131,7 @@ def test_scores_do_not_depend_on_what_was_screened_before(guard):
         write_all(guard, part, 10)
 
 
+@pytest.mark.slow
 def test_screening_notes_no_names(guard):
     (detector,) = guard.detectors
     before = snapshot(detector)
@@ -136,6 +140,7 @@ def test_screening_notes_no_names(guard):
     assert snapshot(detector) == before
 
 
+@pytest.mark.slow
 def test_what_is_known_of_sources_is_right_after_many_have_left(guard):
     write_all(guard, template(150, 1), 150)
     write_all(guard, template(150, 2, source="gone"), 150)

@@ -352,6 +352,7 @@ def test_clean_text_costs_little_more_than_a_look_at_its_characters():
 
 @pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize("name", ["wiki_passages", "near_duplicate_docs", "sms_spam"])
+@pytest.mark.slow
 def test_real_texts_hide_nothing(name):
     texts = [row["text"] for row in read_rows(name)]
     scores = HiddenTextDetector().score(entries(texts))

@@ -64,6 +64,7 @@ def test_rows_are_valid_many_and_sorted_by_family(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_no_two_rows_are_near_duplicates(path):
     texts = [row["text"] for row in rows_of(path)]
     held = CountVectorizer(analyzer=grams).fit_transform(texts)

@@ -615,6 +615,7 @@ def test_rule_ids_are_unique_and_families_complete():
     assert sorted({rule.family for rule in rules()}) == families.split()
 
 
+@pytest.mark.slow
 def test_needed_words_never_hide_a_match():
     needed = {rule.id: mask for mask, rule in masks()}
     for text in ATTACKS + UNLIKE + BENIGN:
@@ -629,11 +630,13 @@ def recall(texts):
     return np.mean([suspicion(text.replace(" ⏎ ", "\n")).score > RULE for text in texts])
 
 
+@pytest.mark.slow
 def test_attacks_are_found():
     assert recall(ATTACKS) >= 0.9
     assert recall(UNLIKE) >= 0.83
 
 
+@pytest.mark.slow
 def test_attacks_are_found_in_a_long_passage_too():
     inside = [f"{HARMLESS * 5} {text} {HARMLESS * 5}" for text in ATTACKS]
     assert recall(inside) >= 0.9
@@ -854,6 +857,7 @@ def test_a_classifier_that_miscounts_is_refused():
 
 
 @given(st.text(max_size=300))
+@pytest.mark.slow
 def test_any_text_has_a_score_and_spans_within_it(text):
     found = suspicion(text)
     assert 0 <= found.score < 1
@@ -888,6 +892,7 @@ def test_real_clean_text_is_admitted(name, label, at_most):
 
 
 @pytest.mark.usefixtures("corpora_at_hand")
+@pytest.mark.slow
 def test_prompt_injections_are_found():
     rows = read_rows("promptinjection_nq")
     found = np.array([suspicion(row["text"]).score > RULE for row in rows])

@@ -41,6 +41,7 @@ def weights(bags, known):
     return fit.fitted(bags, known.names, strength=0.1)
 
 
+@pytest.mark.slow
 def test_a_fit_is_the_same_to_the_last_digit(bags, known, weights):
     assert fit.fitted(bags, known.names, strength=0.1) == weights
     shuffled = random.Random(1).sample(bags, len(bags))  # noqa: S311
@@ -78,6 +79,7 @@ def test_what_is_held_out_is_not_trained_on(bags, known, monkeypatch):
     assert both.alarms[1] == len(bags) - n_models - len(passages)
 
 
+@pytest.mark.slow
 def test_the_test_half_is_read_for_the_comparison_alone(monkeypatch):
     read = []
     real = fit.wordings

@@ -51,6 +51,7 @@ def test_of_two_labels_the_score_is_the_log_odds_and_changes_sign_with_the_label
     np.testing.assert_allclose(detector.score(swapped(new)), -detector.score(new), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_probabilities_are_what_they_say():
     known, new = gaussian(1_500, 1), gaussian(3_000, 2)
     scores = LabelModelDetector().fit(known).score(new)
@@ -62,6 +63,7 @@ def test_probabilities_are_what_they_say():
         assert np.mean(right[of_these] > 0.5) == pytest.approx(sure[of_these].mean(), abs=0.06)
 
 
+@pytest.mark.slow
 def test_held_out_scores_are_distributed_like_those_of_new_entries():
     known, new = gaussian(1_500, 1), gaussian(3_000, 2)
     detector = LabelModelDetector().fit(known)
@@ -70,6 +72,7 @@ def test_held_out_scores_are_distributed_like_those_of_new_entries():
         assert np.mean(fresh > np.quantile(held_out, share)) == pytest.approx(1 - share, abs=0.02)
 
 
+@pytest.mark.slow
 def test_held_out_scores_do_not_know_the_entry():
     clean = gaussian(300, 1)
     row = int(LabelModelDetector().audit(clean).argmin())  # its label is beyond doubt
@@ -83,6 +86,7 @@ def test_held_out_scores_do_not_know_the_entry():
     assert held_out[row] > 3.0
 
 
+@pytest.mark.slow
 def test_held_out_scores_after_a_restart_are_as_good():
     known = gaussian(600, 1)
     detector, again = LabelModelDetector().fit(known), LabelModelDetector()
@@ -91,6 +95,7 @@ def test_held_out_scores_after_a_restart_are_as_good():
     np.testing.assert_allclose(first, second, atol=0.05)
 
 
+@pytest.mark.slow
 def test_a_few_wrong_labels_in_the_knowledge_base_do_not_hide_new_ones():
     clean, new = gaussian(1_000, 1, spread=0.5), gaussian(200, 2, spread=0.5)
     labels = list(clean.labels)
@@ -118,6 +123,7 @@ class CountedFits:
         monkeypatch.setattr(label_model, "_regression", counted)
 
 
+@pytest.mark.slow
 def test_it_learns_again_when_a_tenth_is_new_and_everything_when_doubled(monkeypatch):
     known = gaussian(1_000, 1)
     detector = LabelModelDetector().fit(known)

@@ -52,6 +52,7 @@ def found(detector, batch):
 
 @pytest.mark.parametrize("phrase", PHRASES)
 @pytest.mark.parametrize("position", ["ends", "random"])
+@pytest.mark.slow
 def test_a_phrase_of_usual_words_is_found_at_any_position_and_only_its_entries(
     detector, phrase, position
 ):
@@ -119,6 +120,7 @@ def stream(detector, n_batches, phrase, seed=10):
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.slow
 def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(detector, phrase):
     bad, caught = stream(detector, 12, phrase)
     assert caught == bad
@@ -175,6 +177,7 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     assert {row for row in bad if row >= 150} <= held
 
 
+@pytest.mark.slow
 def test_old_entries_become_background(known, monkeypatch):
     monkeypatch.setattr(phrase_memory, "MAX_RECENT", 300)
     hasty = TriggerPhraseDetector().fit(known)
@@ -254,6 +257,7 @@ def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_
     assert found(again, replace(new, lineages=tuple(lineages))) == hits
 
 
+@pytest.mark.slow
 def test_long_documents_are_usual_where_there_are_many():
     rng = np.random.default_rng(3)
     long = [
@@ -293,6 +297,7 @@ def test_a_small_knowledge_base_does_not_judge(known):
     assert detector.unjudged(batch) == {}
 
 
+@pytest.mark.slow
 def test_held_out_scores_are_those_of_arriving_entries(detector, known):
     before = snapshot(detector)
     scores = detector.held_out_scores(known, 0)
@@ -389,6 +394,7 @@ def test_n_grams_of_a_batch_are_those_of_its_words_text_by_text(texts):
 
 
 @pytest.mark.parametrize("repeated", [1, 30])
+@pytest.mark.slow
 def test_a_long_text_is_known_by_its_lowest_n_grams_whatever_stands_beside_it(
     repeated, monkeypatch
 ):
@@ -410,6 +416,7 @@ def adopted():
     return planted(passages(2_400, 1), range(2_340, 2_400), "amber kettle northern")
 
 
+@pytest.mark.slow
 def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adopted, caplog):
     detector = TriggerPhraseDetector().fit(adopted)
     out = detector.outliers(adopted)
@@ -428,6 +435,7 @@ def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adop
     assert again.fit(passages(2_400, 2)).n_doubted() == 0
 
 
+@pytest.mark.slow
 def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_taken_from(
     monkeypatch,
 ):
@@ -455,6 +463,7 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
     assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
 
 
+@pytest.mark.slow
 def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
     detector, again = TriggerPhraseDetector().fit(adopted), TriggerPhraseDetector()
     named = adopted.take(detector.outliers(adopted))

@@ -64,6 +64,7 @@ def test_what_is_there_already_displaces_nothing():
     assert (detector.score(KNOWN) == 0.0).all()
 
 
+@pytest.mark.slow
 def test_heads_are_bounded_and_right_after_many_entries():
     detector = make().fit(joined(KNOWN, passages(6000, seed=9, prefix="more")))
     assert all(len(head) <= 70 for head in detector._heads)
@@ -108,6 +109,7 @@ def test_what_cannot_work_is_refused(queries, vectors, k, said):
         CanaryDisplacementDetector(queries, vectors, k=k)
 
 
+@pytest.mark.slow
 def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
     """In a knowledge base of one entry, all that comes displaces something everywhere."""
     queries = [*questions(), "?", "of the of the of the"]

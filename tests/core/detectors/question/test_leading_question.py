@@ -275,6 +275,7 @@ HOSTILE = "what is |?|a.|who? |<a>|[a?|(|in which year |Dr.|谁|\n|- |' |was ist
 
 
 @pytest.mark.parametrize("piece", HOSTILE.split("|"))
+@pytest.mark.slow
 def test_hostile_text_costs_no_more_than_its_length(piece):
     assert_linear(opening_of, piece, 1_000_000)
 
