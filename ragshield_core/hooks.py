@@ -28,7 +28,7 @@ hookspec, hookimpl = pluggy.HookspecMarker("ragshield"), pluggy.HookimplMarker("
 Stage = Literal["ingestion", "retrieval"]
 
 
-class Told(Protocol):
+class ReportReceiver(Protocol):
     """Receiver of one screening's report."""
 
     def found(self, report: Report) -> None:
@@ -65,7 +65,7 @@ class Hooks:
     @hookspec
     def screening(
         self, stage: Stage, n_entries: int, data_source: str | None
-    ) -> AbstractContextManager[Told] | None:
+    ) -> AbstractContextManager[ReportReceiver] | None:
         """Return a context manager around a screening, which receives the report."""
         raise NotImplementedError
 
@@ -140,7 +140,9 @@ def excused(
 
 
 @contextmanager
-def screening(stage: Stage, n_entries: int, data_source: str | None = None) -> Iterator[list[Told]]:
+def screening(
+    stage: Stage, n_entries: int, data_source: str | None = None
+) -> Iterator[list[ReportReceiver]]:
     """Run a screening in the tools' contexts; give the report to each of the yielded receivers."""
     with ExitStack() as stack:
         contexts = tools().screening(stage=stage, n_entries=n_entries, data_source=data_source)

@@ -160,7 +160,7 @@ def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
         _ask(detector.unjudged(empty) == {}, "an empty batch has unjudged entries")
         detector.learn(empty)
         detector.forget(empty)
-    _ask(_snapshot(detector) == before, "learning nothing changed what is known")
+    _ask(_snapshot(detector) == before, "learning nothing changed the known entries")
 
 
 def judging_changes_nothing(case: DetectorCase) -> None:
@@ -173,7 +173,7 @@ def judging_changes_nothing(case: DetectorCase) -> None:
     if isinstance(detector, GroupDetector):
         detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_), ())
     judged_scores(detector, case.clean)
-    _ask(_snapshot(detector) == before, "judging changed what is known")
+    _ask(_snapshot(detector) == before, "judging changed the known entries")
     _ask(np.array_equal(case.poison.embeddings, vectors), "judging changed the vectors")
     _ask(np.array_equal(detector.score(case.poison), first), "scores change when asked again")
 
@@ -200,7 +200,7 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
     again = detector.held_out_scores(case.known, seed=3)
     _ask(np.array_equal(held_out, again, equal_nan=True), "held-out scores do not reproduce")
     after = detector.score(case.poison)
-    _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed what is known")
+    _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed the known entries")
     judged = ~np.isnan(held_out)
     if detector.traits.exchangeable and judged.any():
         own = detector.score(case.known.take(judged)).mean()
@@ -284,7 +284,7 @@ def keeps_its_state_in_json_and_arrays(case: DetectorCase) -> None:
     other.restore(*detector.state())
     other.learn(_renamed(case.clean, "more-"))
     other.forget(case.known.take([len(case.known) - 1, len(case.known) // 2]))
-    _ask(_snapshot(detector) == content, "a restored detector shares what it knows")
+    _ask(_snapshot(detector) == content, "a restored detector shares its state with the original")
 
 
 def is_built_again_from_its_config(case: DetectorCase) -> None:
@@ -308,7 +308,7 @@ def forgets_when_fitted_again(case: DetectorCase) -> None:
     """Check that ``fit`` replaces earlier knowledge."""
     detector = case.make().fit(case.poison).fit(case.known)
     same = np.array_equal(detector.score(case.clean), case.fitted().score(case.clean))
-    _ask(same, "fit keeps what was known before")
+    _ask(same, "fit keeps the entries known before")
 
 
 def forgets_what_it_learned(case: DetectorCase) -> None:
@@ -334,7 +334,7 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
     detector.forget_held(held.ids)
     detector.forget_held(held.ids)
     same = np.allclose(detector.score(both), before, atol=1e-6)
-    _ask(same, "what was held and let go again still counts")
+    _ask(same, "held entries still count after they were released")
 
 
 def overlooks_until_told_otherwise(case: DetectorCase) -> None:
@@ -365,7 +365,7 @@ def accuses_only_what_it_learned(case: DetectorCase) -> None:
         reasons = detector.explain_retroactive(case.poison, ids)
         _ask(len(reasons) == len(ids), "it does not say why it accuses each of them")
     detector.forget(earlier)
-    _ask(not {*earlier.ids} & {*_accused(detector, case.poison)[0]}, "it accuses what it forgot")
+    _ask(not {*earlier.ids} & {*_accused(detector, case.poison)[0]}, "it accuses forgotten entries")
 
 
 def trusts_whom_people_trust(case: DetectorCase) -> None:

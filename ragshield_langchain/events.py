@@ -8,7 +8,8 @@ from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from ragshield_core import Report
-from ragshield_core.store.events import Stage, told
+from ragshield_core.hooks import Stage
+from ragshield_core.store.events import told
 from ragshield_core.store.steps import Step, Steps, asynchronous, synchronous
 
 EVENT = "ragshield.detection"

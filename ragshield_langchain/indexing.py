@@ -34,10 +34,10 @@ from langchain_core.indexing import IndexingResult, RecordManager, aindex, index
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
+from ragshield_core.model.entries import NO_ENTRIES
 from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import expect
 from ragshield_core.store.malformed import lacks_vector, taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
@@ -165,7 +165,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     """
     remembers = "what LangChain's indexing remembers documents by, e.g. an SQLRecordManager"
     expect("record_manager", record_manager, RecordManager, remembers)
-    way_out = "what is not guarded needs no more than langchain_core.indexing.index"
+    way_out = "an unguarded store only needs langchain_core.indexing.index"
     expect("vector_store", vector_store, GuardedVectorStore, way_out)
     run = _Run(record_manager, vector_store, source_id_key, batch_size)
     run.replaces = cleanup is not None and source_id_key is not None
@@ -411,7 +411,7 @@ class _Run(RecordManager, VectorStore):
                 for n, (row, reason) in enumerate(error.reasons.items())
             }
         live = yield asked(self.store, "get_by_ids", ids)
-        report = reports[0] if reports else Report(batch=NOTHING)  # if all were refused
+        report = reports[0] if reports else Report(batch=NO_ENTRIES)  # if all were refused
         yield own(self._wrote, documents, set(_ids(live)), report)
 
     def _wrote(self, documents: Sequence[Document], live: set[str], report: Report) -> None:

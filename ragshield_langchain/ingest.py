@@ -196,7 +196,7 @@ async def _batches(documents: Documents, size: int) -> AsyncIterator[list[Docume
 
 
 def _check(store: object, batch_size: int) -> None:
-    way_out = "wrap it, GuardedVectorStore(store, guard=guard); what is not guarded needs no ingest"
+    way_out = "wrap it, GuardedVectorStore(store, guard=guard); an unguarded store needs no ingest"
     expect("store", store, GuardedVectorStore, way_out)
     if batch_size < 1:
         msg = f"batch_size is {batch_size}, expected at least 1."

@@ -13,13 +13,13 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.model.entries import Entry, concatenate
+from ragshield_core.model.entries import NO_ENTRIES, Entry, concatenate
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.inner import StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import RawEntries, Vectors, embedding, no_release, sift
@@ -79,7 +79,7 @@ class DocumentKeeper(Keeper[Document]):
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
         """Return stored documents as entries, without unusable claims."""
         if not documents:
-            return NOTHING
+            return NO_ENTRIES
         metadatas = [document.metadata for document in documents]
         ids = [str(document.id) for document in documents]
         return Batch.of(
@@ -117,7 +117,7 @@ class DocumentKeeper(Keeper[Document]):
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.judge.check_dim(some[-1])
-        batch = concatenate(some) if some else NOTHING
+        batch = concatenate(some) if some else NO_ENTRIES
         for row, reason in self.access.unfit(batch, batch.metadatas).items():
             raise QuarantineError(no_release(batch.ids[row], "stored", reason))
         return batch
@@ -141,7 +141,7 @@ class DocumentKeeper(Keeper[Document]):
         if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
             logger.warning(
                 "held entries name a whole document (%r): a ParentDocumentRetriever over this "
-                "store returns it with what is held; pass parent_key=%r to the store, or put a "
+                "store returns it with the held text; pass parent_key=%r to the store, or put a "
                 "GuardedRetriever around the retriever",
                 *(PARENT_KEY, PARENT_KEY),
             )
@@ -164,7 +164,7 @@ class DocumentKeeper(Keeper[Document]):
         sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
         sifted.check(self.guard)
         if sifted.refused and not len(sifted.batch):
-            return Report(batch=NOTHING), sifted.refused
+            return Report(batch=NO_ENTRIES), sifted.refused
         report = writing.add(
             self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )

@@ -27,7 +27,7 @@ QUERY_ARGUMENTS = ("query", "question", "input", "search_query", "q")
 # Message to the model if no document is left: some models refuse an empty message.
 NOTHING_LEFT = "No relevant documents were found."
 # Message for tools that return text: they may have acted, so the model must know that they ran.
-WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
+WITHHELD = "The tool has run, but its result was withheld because it looks suspicious."
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from langchain_core.embeddings import Embeddings
 
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
+from ragshield_core.model.entries import NO_ENTRIES
 from ragshield_core.store.held import judged, let_in, sifted_for_step
-from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
 from ragshield_core.store.malformed import Sifted
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
@@ -103,7 +103,7 @@ class PoisonGuard(BaseDocumentTransformer):
         self._embeddings = embeddings
         self._learn = learn
         self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
-        self._last_report = Report(batch=NOTHING)
+        self._last_report = Report(batch=NO_ENTRIES)
 
     @property
     def quarantine(self) -> Quarantine:

@@ -13,7 +13,8 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
 from ragshield_core import Report
-from ragshield_core.store.events import Stage, told
+from ragshield_core.hooks import Stage
+from ragshield_core.store.events import told
 from ragshield_llamaindex.convert import source_of
 
 dispatcher = get_dispatcher("ragshield_llamaindex")

@@ -15,7 +15,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.model.entries import Entry
+from ragshield_core.model.entries import NO_ENTRIES, Entry
 from ragshield_core.model.errors import (
     MalformedEntriesError,
     QuarantineError,
@@ -24,7 +24,7 @@ from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
-from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.inner import StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys, expect_guard
 from ragshield_core.store.malformed import embedding, lacks_vector, no_release, sift
@@ -420,7 +420,7 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
         )
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
-    return to_batch(list(latest.values()), keys) if latest else NOTHING
+    return to_batch(list(latest.values()), keys) if latest else NO_ENTRIES
 
 
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:

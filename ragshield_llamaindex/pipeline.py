@@ -16,9 +16,9 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
+from ragshield_core.model.entries import NO_ENTRIES
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import expect_guard
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import in_stages, naming, passed, source_of
@@ -155,7 +155,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
     """
 
     _result: PipelineResult = PrivateAttr(
-        default_factory=lambda: PipelineResult(report=Report(batch=NOTHING))
+        default_factory=lambda: PipelineResult(report=Report(batch=NO_ENTRIES))
     )
 
     def __init__(

@@ -345,8 +345,8 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
     readers = [type(one).__name__ for one in postprocessors[: filters[0]] if read_by_model(one)]
     if readers:
         msg = (
-            f"{', '.join(readers)} runs before the PoisonFilter, and a language model reads there "
-            "what was not judged; put a PoisonFilter in front of it."
+            f"{', '.join(readers)} runs before the PoisonFilter, and a language model reads "
+            "unjudged texts there; put a PoisonFilter in front of it."
         )
         warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=2)
     names = [

@@ -18,9 +18,9 @@ from pydantic import Field, PrivateAttr, computed_field
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import kind_of
+from ragshield_core.model.entries import NO_ENTRIES
 from ragshield_core.model.errors import PoisonGuardOrderWarning
 from ragshield_core.store.held import judged, let_in, sifted_for_step
-from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import expect_guard
 from ragshield_llamaindex.convert import (
     Keyed,
@@ -112,7 +112,7 @@ class PoisonGuard(Keyed, TransformComponent):
         watch()
         expect_guard(guard)
         self._guard = guard
-        self._last_report = Report(batch=NOTHING)
+        self._last_report = Report(batch=NO_ENTRIES)
         self._lock = threading.RLock()
 
     @classmethod
@@ -209,7 +209,7 @@ class PoisonGuard(Keyed, TransformComponent):
             which are no evidence against them.
         """
         if not nodes:
-            return [], Report(batch=NOTHING)
+            return [], Report(batch=NO_ENTRIES)
         check_are_nodes(nodes)
         with self._lock:
             report = self._last_report = self._judge(nodes, replacing)
@@ -328,8 +328,8 @@ def check_transformations(
     if names:
         behind = "the index or store" if guarded_behind else "one behind the embedding model"
         msg = (
-            f"{', '.join(names)} runs before the guard, and a language model reads there what was "
-            "not judged; put a PoisonGuard(guard) in front of it, where it judges the text, and "
+            f"{', '.join(names)} runs before the guard, and a language model reads unjudged "
+            "texts there; put a PoisonGuard(guard) in front of it, where it judges the text, and "
             f"leave {behind}, which judges the vectors."
         )
         warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)

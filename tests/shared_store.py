@@ -12,10 +12,10 @@ from test_mask import Pairs
 
 from ragshield_core import Batch, Guard
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.model.entries import concatenate
+from ragshield_core.model.entries import NO_ENTRIES, concatenate
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.inner import StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import RawEntries, sift
 from ragshield_core.store.mask import Claims
@@ -109,7 +109,7 @@ def batch(entries):
         )
         for one in entries
     ]
-    return concatenate(some) if some else NOTHING
+    return concatenate(some) if some else NO_ENTRIES
 
 
 def add(keeper, entries):

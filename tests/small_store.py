@@ -6,9 +6,10 @@ import numpy as np
 from support import Scripted
 
 from ragshield_core import Batch
+from ragshield_core.model.entries import NO_ENTRIES
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.inner import StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import RawEntries, sift
 from ragshield_core.store.mask import Claims, Mask
@@ -98,7 +99,7 @@ class SmallKeeper(Keeper):
 
 def entries(**texts):
     if not texts:
-        return NOTHING
+        return NO_ENTRIES
     vectors = np.tile([1.0, 0.0], (len(texts), 1))
     return Batch.of(
         ids=list(texts),

@@ -72,7 +72,7 @@ class Shift:
     def __str__(self) -> str:
         how = "more" if self.share > self.expected else "less"
         return (
-            f"{printable(self.detector, 60)}: what came lately ({self.n_entries} entries) is {how} "
+            f"{printable(self.detector, 60)}: recent arrivals ({self.n_entries} entries) are {how} "
             f"suspicious as a whole than the clean sample ({self.share:.0%} of p-values in the "
             f"lower quarter, {self.expected:.0%} expected)"
         )
@@ -230,10 +230,10 @@ class Counted:
         )
         columns = (counted.sources, counted.held, *counted.scores.values())
         if any(len(column) != len(counted.ids) for column in columns):
-            msg = "columns of what was counted differ in length"
+            msg = "columns of counted entries differ in length"
             raise ValueError(msg)
         if counted.held.dtype != np.bool_:
-            msg = "the column of what was held is of another type"
+            msg = "the column of held entries has another type"
             raise ValueError(msg)
         return counted
 

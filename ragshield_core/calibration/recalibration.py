@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import DoubtsSample, GroupDetector, lacking_in
-from ragshield_core.model.entries import Batch
+from ragshield_core.model.entries import NO_ENTRIES, Batch
 from ragshield_core.model.errors import CalibrationError, NotFittedError
 from ragshield_core.model.findings import Finding, Skipped, finding_from_dict, finding_to_dict
 from ragshield_core.model.p_values import TIE
@@ -30,8 +30,6 @@ REFRESH_AFTER = 0.1
 # Old revisions and entries that have left are dropped from the collected entries once these are
 # this multiple of the known entries.
 MOST_COLLECTED = 2
-
-NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
 
 class Recalibration:
@@ -298,7 +296,7 @@ class Recalibration:
             return values, {}
         collected = CleanSample(
             inside=self._standing,
-            outside=latest([NOTHING, *self._held_meanwhile]),
+            outside=latest([NO_ENTRIES, *self._held_meanwhile]),
             vetted=False,
         )
         values["collected"], arrays = collected.state()
@@ -320,7 +318,7 @@ class Recalibration:
     @property
     def _standing(self) -> Batch:
         """Collected entries that are still known, each in its latest revision."""
-        return latest([NOTHING, *self._collected], self._knowledge.known)
+        return latest([NO_ENTRIES, *self._collected], self._knowledge.known)
 
     @property
     def _rate(self) -> float:
@@ -350,7 +348,7 @@ class Recalibration:
         """Calibrate a guard that began empty for the first time, and judge its entries again."""
         calibrator = self._calibrator
         collected = self._standing
-        held = latest([NOTHING, *self._held_meanwhile])
+        held = latest([NO_ENTRIES, *self._held_meanwhile])
         self._fit(collected)
         if not calibrator.possible:
             return

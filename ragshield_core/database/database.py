@@ -224,9 +224,9 @@ class Database:
                     self._engine = engine
         if self._file is not None and self._file_now() != self._file:
             msg = (
-                f"the quarantine's database {shown(self.url)} cannot be used: its file is not the "
-                "one any more that this process has opened, and what is written would be lost with "
-                "it; put that file back, or start the process again with what is there now."
+                f"the quarantine's database {shown(self.url)} cannot be used: its file is no "
+                "longer the one that this process has opened, and writes would be lost; put that "
+                "file back, or start the process again with the present file."
             )
             raise QuarantineError(msg)
         return self._engine

@@ -170,5 +170,5 @@ class Sources:
             raise ValueError(msg)
         with self._writes.replaced():
             self._state.calibrator.arrivals.decide(source, "keep holding")
-        note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
+        note = f"source {printable(str(source), 80)!r}: its held entries stay held"
         self._writes.quarantine.log.record("keep", by=by, note=note)

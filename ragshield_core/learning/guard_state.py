@@ -105,7 +105,7 @@ class GuardState:
                     self.knowledge.forget(entries)
                     self.calibrator.recalled(entries, event.accused)
                     self.recalibration.note_held(entries, event.accused)
-                    self._screened(entries.ids)
+                    self._drop_unscreened(entries.ids)
                 case Event(change=Change.CONFIRMED):
                     self.knowledge.note_confirmed(event.entries, event.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
@@ -113,10 +113,10 @@ class GuardState:
                 case Event(change=Change.TRUSTED):
                     self.recalibration.drop_pending(event.ids)
                     self.knowledge.trust(event.ids)
-                    self._screened(event.ids)
+                    self._drop_unscreened(event.ids)
                 case Event(change=Change.UNSCREENED | Change.SCREENED):
                     self.unscreened |= event.failed
-                    self._screened(event.ids)
+                    self._drop_unscreened(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self.calibrator.count(counted)
                 case Event(change=Change.RECALIBRATED, measured=Measured() as measured):
@@ -130,7 +130,7 @@ class GuardState:
                     )
                     raise ValueError(msg)
 
-    def _screened(self, ids: Sequence[str]) -> None:
+    def _drop_unscreened(self, ids: Sequence[str]) -> None:
         for entry_id in ids:
             self.unscreened.pop(entry_id, None)
             self.tries.pop(entry_id, None)

@@ -310,8 +310,8 @@ class Writes:
         """Return the unfinished intents of crashed processes, to recover them."""
         return None
 
-    def recover(self, intent: Intent, standing: Batch) -> None:
-        """Settle the intent from :meth:`abandoned`; ``standing`` is stored now and not held."""
+    def recover(self, intent: Intent, stored: Batch) -> None:
+        """Settle the intent from :meth:`abandoned`; ``stored`` are its entries in the store."""
 
     def standing(self) -> Standing | None:
         """Return the position of this process; ``None`` if the guard is not shared."""

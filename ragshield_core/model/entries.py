@@ -245,6 +245,9 @@ class Batch:
         return taken
 
 
+NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=None)
+
+
 def concatenate(batches: Sequence[Batch]) -> Batch:
     """Join one or more batches into one, leaving out the empty ones.
 

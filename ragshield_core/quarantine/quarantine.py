@@ -730,7 +730,7 @@ class Quarantine:
             if missing:
                 msg = (
                     f"entry {missing[0]!r} is not {of} in {self!r}, nothing was {status}; "
-                    f"list({'' if of is Status.HELD else repr(str(of))}) names what is."
+                    f"list({'' if of is Status.HELD else repr(str(of))}) names those that are."
                 )
                 raise QuarantineError(msg)
             for some in found.values():
@@ -760,7 +760,7 @@ class Quarantine:
         rows = [row for row in rows if wanted in (None, row.status)]
         if not rows:
             what = "" if wanted is None else f"{wanted} "
-            msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
+            msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names those that are."
             raise QuarantineError(msg)
         return max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
 

@@ -325,8 +325,8 @@ class Journal:
                 f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
                 f"{', ...' if theirs[5:] else ''}) of the journal of {self!r} are not pending for "
                 f"{writer}, expected them to be: another process closed them, or is about to, "
-                f"because this one gave no sign of life for {self.lease:g} s; read what became of "
-                "them and undo what was done since."
+                f"because this one gave no sign of life for {self.lease:g} s; read their "
+                "outcome, and undo later changes."
             )
             raise TakenOverError(msg)
         self._note(session, writer)

@@ -408,12 +408,12 @@ class SharedWrites(Writes):
         batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
-    def recover(self, intent: Intent, standing: Batch) -> None:
+    def recover(self, intent: Intent, stored: Batch) -> None:
         """Settle the intent by the contents of the store."""
         with self._state.lock:
             self.catch_up()
             knowledge = self._state.knowledge
-            prints = {entry.id: entry.fingerprint for entry in standing}
+            prints = {entry.id: entry.fingerprint for entry in stored}
             coming: dict[str, Batch] = {}
             for event in intent.events:
                 if event.change is Change.LEARNED and event.entries is not None:
@@ -423,16 +423,16 @@ class SharedWrites(Writes):
                 for i, one in coming.items()
                 if i in knowledge and prints.get(i) != one[0].fingerprint
             }
-            back = [r for r, i in enumerate(standing.ids) if i in gone or i not in knowledge]
+            back = [r for r, i in enumerate(stored.ids) if i in gone or i not in knowledge]
             fixes = []
             if gone:
                 fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate([*gone.values()])))
             if back:
-                fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
+                fixes.append(Event(change=Change.LEARNED, entries=stored.take(back)))
             try:
                 self._close(intent, fixes)
             except TakenOverError:
-                logger.warning("another process has recovered what this one was recovering")
+                logger.warning("another process has recovered the same writes")
             finally:
                 self.failed(intent)
 

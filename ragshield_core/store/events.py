@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any
 
+from ragshield_core.hooks import Stage
 from ragshield_core.model.findings import Decision, Report
-
-Stage = Literal["ingestion", "retrieval"]
 
 logger = logging.getLogger("ragshield")
 

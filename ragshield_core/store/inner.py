@@ -17,7 +17,6 @@ from ragshield_core.neighbors.stored import VectorTable
 Item = TypeVar("Item")
 T = TypeVar("T")
 
-NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
 # Entries read at a time when a store is adopted or audited.
 PART = 1000
 

@@ -19,21 +19,12 @@ from typing import Any, Generic
 
 from ragshield_core.guard import Guard
 from ragshield_core.learning.events import Intent
-from ragshield_core.model.entries import Batch, Entry, concatenate
+from ragshield_core.model.entries import NO_ENTRIES, Batch, Entry, concatenate
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Decision, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import recalling
-from ragshield_core.store.inner import (
-    NOTHING,
-    PART,
-    Item,
-    StoreAccess,
-    StoredEntries,
-    T,
-    chosen,
-    in_thread,
-)
+from ragshield_core.store.inner import PART, Item, StoreAccess, StoredEntries, T, chosen, in_thread
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.mask import Mask
 from ragshield_core.store.steps import Step
@@ -63,7 +54,7 @@ class Keeper(ABC, Generic[Item]):
         self.mask.load(guard.quarantine)
         if guard.writes.shared:
             self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
-        self.last_report = Report(batch=NOTHING)
+        self.last_report = Report(batch=NO_ENTRIES)
         # Async operations run in a thread of their own, for which no read ever waits.
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         self._lock = threading.Lock()
@@ -176,7 +167,7 @@ class Keeper(ABC, Generic[Item]):
                     raise InvalidBatchError(msg)
                 batches.append(shown)
         tell("reading", len(ids), len(ids))
-        return concatenate(batches) if batches else NOTHING
+        return concatenate(batches) if batches else NO_ENTRIES
 
     def ids(self) -> list[str]:
         """Return the ids of all stored entries, without reading these if that is possible."""

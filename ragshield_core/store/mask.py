@@ -130,18 +130,18 @@ class Mask(ABC, Generic[Item]):
         else:
             if self._blind:
                 self._blind = False
-                logger.warning("reads know again what is held")
+                logger.warning("reads see the current held entries again")
 
     def _cannot_look(self, error: QuarantineError) -> None:
         """Go on by the last known state, or refuse reads."""
         if not self._fails_open():
             msg = (
-                f"nothing is read, since nobody can tell what is held: {error} Reads go on by what "
-                "was known last with Policy(fail_open=True)."
+                f"reads are refused, since the held entries are unknown: {error} With "
+                "Policy(fail_open=True), reads use the last known ones."
             )
             raise QuarantineError(msg) from error.__cause__
         if not self._blind:
-            logger.warning("reads go on by what was known last to be held (fail_open): %s", error)
+            logger.warning("reads use the last known held entries (fail_open): %s", error)
         self._blind, self._look_at = True, time.monotonic() + LOOK_EVERY
 
     @property

@@ -110,8 +110,8 @@ def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
     # Each framework has a class of its own for the same collection.
     if COLLECTION in name and name.partition(COLLECTION)[2] == first.partition(COLLECTION)[2]:
         msg = (
-            f"the store {shown!r} is guarded in the namespace of {before!r}: what is held for one "
-            f"is not held for the other. If these are one collection in two frameworks, pass "
+            f"the store {shown!r} is guarded in the namespace of {before!r}: entries held for one "
+            f"are not held for the other. If these are one collection in two frameworks, pass "
             f"name={before!r} here; otherwise {way_out}"
         )
         warnings.warn(msg, SharedQuarantineWarning, stacklevel=stacklevel)
@@ -196,7 +196,7 @@ def use_table(
     """Set where a guard finds neighbours; return whether the store inside can find them.
 
     ``table`` holds the store's vectors; ``None`` if the store cannot find neighbours.
-    ``neighbors`` is as in :meth:`ragshield_core.learning.connections.Connections.use_table`,
+    ``neighbors`` is as in :meth:`ragshield_core.learning.guard_state.GuardState.use_table`,
     which raises if the choice is impossible. ``able`` names the framework's kinds of stores that
     can find neighbours.
     """

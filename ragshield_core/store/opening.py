@@ -118,7 +118,7 @@ def measure_power(guard: Guard) -> None:
     try:
         power = tools().power(screen=guard.judge.rehearse, sample=sample.inside, embed=embed)
     except Exception as error:  # noqa: BLE001 - the store is adopted anyway
-        logger.warning("what an attack would look like is not known: %s", type(error).__name__)
+        logger.warning("the power against planted attacks is unknown: %s", type(error).__name__)
         return
     if power:
         with guard.writes.replaced():

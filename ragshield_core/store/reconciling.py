@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.model.entries import NO_ENTRIES, Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status, unkeepable
-from ragshield_core.store.inner import NOTHING, PART
+from ragshield_core.store.inner import PART
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
@@ -273,11 +273,11 @@ def _read(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[Batch, list[Any], li
         there = keeper.stored(ids)
     except ValueError:
         if len(ids) == 1:
-            return NOTHING, [], list(ids)
+            return NO_ENTRIES, [], list(ids)
     else:
         dim = keeper.guard.judge.dim
         if len(there.entries) and dim not in (None, there.entries.dim):
-            return NOTHING, [], list(ids)
+            return NO_ENTRIES, [], list(ids)
         return there.entries, list(there.items), []
     batches: list[Batch] = []
     items: list[Any] = []
@@ -290,7 +290,7 @@ def _read(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[Batch, list[Any], li
             odd += batch.ids
         elif len(batch):
             batches.append(batch)
-    return concatenate(batches) if batches else NOTHING, items, odd
+    return concatenate(batches) if batches else NO_ENTRIES, items, odd
 
 
 def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[list[str], list[str]]:

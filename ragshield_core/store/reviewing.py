@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ragshield_core.model.entries import Batch
+from ragshield_core.model.entries import NO_ENTRIES, Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.store.inner import NOTHING, chosen
+from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.recalling import recall
@@ -51,7 +51,7 @@ def release(
     # First the store: entries that fail here are still held. Then the quarantine, then the guard.
     hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in new])
     coming = batch.take([row for row, i in enumerate(batch.ids) if i in new])
-    leaving = keeper.stored(older_than(versions)).entries if versions else NOTHING
+    leaving = keeper.stored(older_than(versions)).entries if versions else NO_ENTRIES
     if len(coming):
         write(keeper, coming, None, leaving)
 

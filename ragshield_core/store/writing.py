@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any
 
 from ragshield_core.learning.events import Intent
-from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.model.entries import NO_ENTRIES, Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Status
 from ragshield_core.store.held import keep_replaced, stays_held
-from ragshield_core.store.inner import NOTHING, chosen
+from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
@@ -79,7 +79,7 @@ def add(
         writing = to_write(report, waiting) if waiting else report
         admitted = admitted_by(writing)
         older = older_than(coming) if delete and coming else []
-        leaving = keeper.stored(older).entries if older else NOTHING
+        leaving = keeper.stored(older).entries if older else NO_ENTRIES
         if len(admitted):
             notes = write(keeper, admitted, how(writing), leaving, intent)
             report = report.noted(notes)
@@ -137,7 +137,7 @@ def screen_and_hold(
         if report.batch is not judged:
             sifted = sifted.changed(report)
         report = note_copies(keeper, report)
-        older = keepable(keeper.stored(sifted.batch.ids).entries) if writes.shared else NOTHING
+        older = keepable(keeper.stored(sifted.batch.ids).entries) if writes.shared else NO_ENTRIES
         # Hold the suspicious ones, and tell others of the write of the rest: both or neither.
         report, intent = writes.together(hold_and_tell, turn=turn)
         return guard.judge.with_spent(report) if writes.shared else report, intent
@@ -149,7 +149,7 @@ def write(
     keeper: Keeper[Any],
     batch: Batch,
     how: Any,
-    leaving: Batch = NOTHING,
+    leaving: Batch = NO_ENTRIES,
     intent: Intent | None = None,
 ) -> dict[str, str]:
     """Write entries in place of older revisions, and learn them in their place.
@@ -181,7 +181,7 @@ def uncover(keeper: Keeper[Any], admitted: Batch, report: Report) -> None:
     """
     back = set(keeper.mask.remove(admitted))
     back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
-    entries = chosen(admitted, back) if back else NOTHING
+    entries = chosen(admitted, back) if back else NO_ENTRIES
     guard, quarantine = keeper.guard, keeper.guard.quarantine
 
     def show() -> None:
@@ -224,7 +224,7 @@ def delete(keeper: Keeper[Any], ids: Sequence[str], options: Any = None) -> None
 def known_entries(keeper: Keeper[Any], ids: Sequence[str]) -> Batch:
     """Return the entries under the ids that the guard knows and the store has."""
     known = keeper.guard.writes.known(ids)
-    return keeper.stored(known).entries if known else NOTHING
+    return keeper.stored(known).entries if known else NO_ENTRIES
 
 
 def forget_deleted(keeper: Keeper[Any], ids: Sequence[str]) -> None:
@@ -386,7 +386,7 @@ def _left_for(keeper: Keeper[Any], coming: Batch, older: Batch) -> Batch:
     """
     known = keeper.guard.writes.known(coming.ids)
     if not known and not len(older):
-        return NOTHING
+        return NO_ENTRIES
     older = chosen(older, coming.ids)
     lost = chosen(coming, known, but=older.ids)
     return concatenate([batch for batch in (older, lost) if len(batch)] or [older])

@@ -64,7 +64,7 @@ DatabaseUrl = Annotated[
 Into = Annotated[
     str | None,
     typer.Option(
-        help="module:object of your guarded store, or a factory of one: what is released is back "
+        help="module:object of your guarded store, or a factory of one: released entries are back "
         "at once. Without it, at the next ingest."
     ),
 ]

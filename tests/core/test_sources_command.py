@@ -99,7 +99,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
 def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     ids = bring(guard, None)
     code, out, _ = ragshield("sources", "keep", "--unnamed", "--by", "bert", "--database", url)
-    assert (code, out) == (0, "what names no source: what is held stays held\n")
+    assert (code, out) == (0, "the entries without a source: held entries stay held\n")
     assert Quarantine(url).held_ids(ids) == set(ids)
     assert ragshield("sources", "list", "--database", url)[0] == 0
     assert ragshield("status", "--database", url)[0] == 0

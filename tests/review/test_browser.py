@@ -391,7 +391,7 @@ def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
         assert not faults(page)
         page.get_by_role("button", name="Keep holding").focus()
         anna.press("Enter")
-        expect(page.get_by_role("status")).to_contain_text("what is held stays held")
+        expect(page.get_by_role("status")).to_contain_text("held entries stay held")
         anna.context.close()
     assert anna.wrong == []
 

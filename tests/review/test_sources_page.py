@@ -81,7 +81,7 @@ def test_what_names_no_source_is_kept_by_one_click(quarantine):
     anna = Browser(review_app(store, tokens=TOKENS))
     key = anna.get("/health").text.split('name="source" value="')[1].split('"')[0]
     anna.post("/sources", source=key, choice="keep")
-    assert "What names no source: what is held stays held" in anna.told
+    assert "The entries without a source: held entries stay held" in anna.told
     assert (store.quarantine.count(), len(inner.store)) == (30, 30)
     assert "New source" not in anna.get("/").text
 
@@ -119,7 +119,7 @@ def test_nobody_releases_a_source_alone_where_two_have_to(quarantine):
     assert len(inner.store) == 30
     anna.get("/")
     anna.post("/sources", source=key, choice="keep")
-    assert "stays held" in anna.told
+    assert "stay held" in anna.told
 
 
 @pytest.mark.slow

@@ -167,9 +167,9 @@ def _without_order(
     if not known.shuffled:
         return found
     logger.warning(
-        "%s: %d of %d entries agree with what came together with them as the texts of an "
-        "attack do; what is usual is measured as if all had come in a random order. An audit "
-        "(scan) says why; take out what is poisoned, and fit or adopt anew",
+        "%s: %d of %d entries agree with entries that came together with them, as the texts "
+        "of an attack do; usual values are measured as if all had come in a random order. An "
+        "audit (scan) says why; take out the poisoned ones, and fit or adopt anew",
         *(known.rule.detector, len(known.came_together), n),
     )
     # Entries beside these groups no longer gain evidence from them.

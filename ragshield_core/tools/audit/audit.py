@@ -171,7 +171,7 @@ def scan(
     try:
         report = replace(report, power=_power_of(batch, embed, found_in))
     except Exception as error:  # noqa: BLE001 - a model that fails costs no finding
-        logger.warning("what an attack would look like is not known: %s", crash(error))
+        logger.warning("the power against planted attacks is unknown: %s", crash(error))
     tell("auditing planted attacks", 1, 1)
     return report
 

@@ -65,7 +65,7 @@ def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
             shares=report.power,
             axis="share of planted texts that were found",
         ),
-        Part("What was judged", heads=heads, rows=rows),
+        Part("Coverage", heads=heads, rows=rows),
         Part("", "These detectors took no part:" if skipped else "", lines=skipped),
         Part("Files" if report.files else "", lines=report.files),
         Part("", "These files could not be read:" if report.unread else "", lines=report.unread),

@@ -136,7 +136,7 @@ def case_report(
     ]
     parts += [Part("", note) for note in notes(found)]
     for title, heads, told in (
-        ("What was planted", ("attack", "recipe"), found.recipes),
+        ("Planted texts", ("attack", "recipe"), found.recipes),
         ("Detectors that judged nothing here", ("detector", "reason"), found.idle),
     ):
         if told:

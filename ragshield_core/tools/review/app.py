@@ -494,10 +494,14 @@ class _Pages:
                 "queue", told="Nothing was done: this source is not asked about any more."
             )
         source = asked[key].source
-        named = "What names no source" if source is None else f"Source {printable(source, 80)!r}"
+        named = (
+            "The entries without a source"
+            if source is None
+            else f"Source {printable(source, 80)!r}"
+        )
         if choice == "keep":
             store.keep_holding(source, by=by)
-            return visit.to("queue", told=f"{named}: what is held stays held.")
+            return visit.to("queue", told=f"{named}: held entries stay held.")
         try:
             released = store.adopt_source(source, by=by)
         except (QuarantineError, ValueError) as error:
@@ -577,7 +581,7 @@ class _Pages:
         except RuleError as error:
             return self.rules(visit, 400, printable(str(error), 500))
         return visit.to(
-            "rules", told=f"Rule {rule.number} is in force; what is held already stays held."
+            "rules", told=f"Rule {rule.number} is in force; entries held before stay held."
         )
 
     def revoke_rule(self, visit: _Visit) -> Response:

@@ -218,7 +218,7 @@ class Notifier:
             if self.longest_queue is not None and (ids or self._long):
                 self._notice_queue(self.longest_queue, quarantine)
         except RAGShieldError as error:
-            logger.warning("what waits cannot be told of: %s", type(error).__name__)
+            logger.warning("no notice of waiting entries could be sent: %s", type(error).__name__)
 
     def asked(self, questions: Iterable[Question], quarantine: Quarantine) -> None:
         """Send one notice for each source with far more held entries than the accepted rate.
@@ -301,7 +301,7 @@ class Notifier:
         failing = frozenset(item.detector for item in report.unjudged if item.failed)
         judged = {name for name, column in report.scores.items() if len(column)} - failing
         for name in sorted(failing - self._failing):
-            said, data = f"{name} fails; what it cannot judge is held.", {"detector": name}
+            said, data = f"{name} fails; entries that it cannot judge are held.", {"detector": name}
             key = f"{name} {time.time_ns()}"
             self._notice(Kind.DETECTOR_FAILING, quarantine, key, said, data)
         self._failing = (self._failing - judged) | failing

@@ -74,10 +74,13 @@ class Paged:
 class Narrowed:
     """The options that filter lists."""
 
-    detector: Annotated[str | None, typer.Option(help="Only what it has found.")] = None
+    detector: Annotated[str | None, typer.Option(help="Only entries with a finding of it.")] = None
     source: Annotated[str | None, typer.Option(help="Only what claims this lineage.")] = None
     search: Annotated[
-        str | None, typer.Option(help="Only what this is in: id, or beginning of the text.")
+        str | None,
+        typer.Option(
+            help="Only entries that contain this, in their id or the beginning of their text."
+        ),
     ] = None
 
 
@@ -104,9 +107,9 @@ def list_held(
     status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
     since: Annotated[
         dt.datetime | None,
-        typer.Option(formats=DATES, metavar="DATE", help="Only what was held since, UTC."),
+        typer.Option(formats=DATES, metavar="DATE", help="Only entries held since then, UTC."),
     ] = None,
-    case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
+    case: Annotated[int | None, typer.Option(help="Only entries of that case.")] = None,
     form: AsListing = Listing.TABLE,
 ) -> None:
     """Show held entries, oldest first; `show` prints one entry in full."""
@@ -368,7 +371,7 @@ def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = 
                 bar.update(task, completed=n_done)
         except (RAGShieldError, KeyboardInterrupt) as error:
             if n_done:
-                rest = "what is left is as it was, and the same command goes on with it"
+                rest = "the others are unchanged, and the same command continues with them"
                 bar.console.print(f"{action}: {n_done} of {total} entries; {rest}")
             if isinstance(error, KeyboardInterrupt):
                 raise typer.Exit(INTERRUPTED) from None

@@ -73,7 +73,9 @@ class Decided(Guards):
     source: Annotated[
         str | None, typer.Argument(help="Name of the source, as the list has it.")
     ] = None
-    unnamed: Annotated[bool, typer.Option("--unnamed", help="What names no source.")] = False
+    unnamed: Annotated[bool, typer.Option("--unnamed", help="The entries without a source.")] = (
+        False
+    )
     by: By = "cli"
 
     def check(self) -> None:
@@ -164,7 +166,7 @@ def keep(decided: Decided) -> None:
         )
         raise StateError(msg)
     guard.sources.keep_holding(source, by=decided.by)
-    console.print(Text(f"{_shown(source)}: what is held stays held"))
+    console.print(Text(f"{_shown(source)}: held entries stay held"))
 
 
 def command_of(choice: str, source: str | None, namespace: str = "default") -> str:
@@ -184,4 +186,8 @@ def command_of(choice: str, source: str | None, namespace: str = "default") -> s
 
 
 def _shown(source: str | None) -> str:
-    return "what names no source" if source is None else f"the source {printable(source, 80)!r}"
+    return (
+        "the entries without a source"
+        if source is None
+        else f"the source {printable(source, 80)!r}"
+    )
