@@ -36,9 +36,11 @@ from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
+from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
 from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
+from ragshield_core.sharing.turns import BEATS, PAUSE, Turns
 from ragshield_core.state import give_back
 from ragshield_core.text.readings import given, read
 
@@ -55,13 +57,6 @@ SNAPSHOT_AT_CLOSE = 0.01
 # Replaying a row costs as much as this many entries besides its own: measured with 91,000 known
 # entries, 3 ms an entry and 7 ms a row. Single writes therefore lead to a shorter journal.
 ROW_COST = 2
-# Writers at the head of the queue that read events while they wait. Others leave the processors to
-# the writer that has the turn.
-NEXT = 2
-# Seconds between two looks at the turn, for the head of the queue and for the others.
-PAUSE, LONG_PAUSE = 0.02, 0.06
-# Signs of life within a lease.
-BEATS = 3
 SHOWN = 60  # characters of a name
 
 
@@ -114,21 +109,23 @@ class SharedWrites(Writes):
         self._tail: deque[tuple[int, int]] = deque()  # positions, and the cost of each
         self._times_replaced = 0
         self.position = 0  # of the last event that was read
-        self._begin()
+        self._take_part()
 
     def __repr__(self) -> str:
         return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
 
-    def _begin(self) -> None:
+    def _take_part(self) -> None:
         """Take part under a new writer name."""
         self._pid = os.getpid()
         self._writer = new_writer()
         self._alive = {self._writer}
         self._open: weakref.WeakSet[Intent] = weakref.WeakSet()
-        self._turn_lock = threading.Lock()  # held by the thread that queues for a turn, or has it
-        self._in_turn: object | None = None
-        self._turn_at = 0  # position at which this process judges, in its turn
         self._heartbeat = Heartbeat(self._beat, self._journal.lease / BEATS)
+        self._turns = Turns(
+            *(self._database, self._journal, self._writer, self._heartbeat),
+            catch_up=self.catch_up,
+            position=lambda: self.position,
+        )
         self._measuring: threading.Thread | None = None
         self._measure_again_at = 0.0  # set when another process had begun, or after a failure
         self._measured = True  # also if another process measures
@@ -136,9 +133,13 @@ class SharedWrites(Writes):
     @property
     def writer(self) -> str:
         """The name of this process; a forked process gets another."""
-        if os.getpid() != self._pid:
-            self._begin()
+        self._check_process()
         return self._writer
+
+    def _check_process(self) -> None:
+        """Take part under a name of its own in a forked process."""
+        if os.getpid() != self._pid:
+            self._take_part()
 
     # Beginning
 
@@ -238,9 +239,9 @@ class SharedWrites(Writes):
             with self._state.lock:
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
-                ours = self._in_turn  # taken by this thread or another one
+                ours = self._turns.current  # taken by this thread or another one
                 # Another thread of this process that queues or judges continues afterwards.
-                keep_turn = self._turn_lock.locked() and (turn is None or turn is not ours)
+                keep_turn = self._turns.taken and (turn is None or turn is not ours)
                 if turn is not None and turn is not ours:
                     msg = "this turn to write is over: it was lost, or used; write again."
                     raise OvertakenError(msg)
@@ -249,21 +250,21 @@ class SharedWrites(Writes):
                     answer, happened, positions = self._database.write(attempt)
                 except OvertakenError:
                     if ours is not None:  # this process was silent for too long
-                        self._turn_is_over()
+                        self._turns.over()
                         raise
                 else:
                     later, self._later = self._later, []
                     if positions and not keep_turn:
-                        self._turn_is_over()
-                    self._turn_at = positions.stop - 1
+                        self._turns.over()
+                    self._turns.at = positions.stop - 1
                     self._read_to(positions.start - 1)
                     self._apply_mine(happened, positions)
                     self._keep_short()
                     break
-            self._wait_for_turn(self.writer)  # another process has it
+            self._turns.wait()  # another process has it
             queued = True
-        if queued and not positions and not self._turn_lock.locked():
-            self._leave_queue()
+        if queued and not positions and not self._turns.taken:
+            self._turns.leave_queue()
         for step in later:
             step()
         return answer
@@ -272,7 +273,7 @@ class SharedWrites(Writes):
         self, session: Session, work: Callable[[], T], *, keep_turn: bool
     ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
         # First: a process that has lost its turn must not write or read anything.
-        judged_at = None if self._in_turn is None else self._turn_at
+        judged_at = None if self._turns.current is None else self._turns.at
         head = self._journal.lock(session, writer=self.writer, in_turn_since=judged_at)
         collected: list[tuple[Event, Intent | None]] = []
         self._collected, self._later = collected, []
@@ -496,7 +497,7 @@ class SharedWrites(Writes):
         )
         self._write_snapshot(self.position + 1, append)
         self.position += 1
-        self._turn_is_over()
+        self._turns.over()
 
     def _become(self, at_least: int = 0, last: int | None = None) -> None:
         """Take over the latest snapshot, at ``at_least`` or later, and the events after it."""
@@ -610,52 +611,16 @@ class SharedWrites(Writes):
 
     def take_turn(self) -> object:
         """Wait until no other thread or process writes; return the turn."""
-        turn, writer = Intent(()), self.writer  # the turn keeps the heartbeat running
-        self._turn_lock.acquire()
-        self._heartbeat.during(turn)
-        try:
-            self._wait_for_turn(writer)
-            self.catch_up()
-        except BaseException:
-            self._turn_is_over(turn)
-            self._leave_queue()
-            raise
-        self._turn_at, self._in_turn = self.position, turn
-        return turn
-
-    def _wait_for_turn(self, writer: str) -> None:
-        mine, seen, until, pause = False, None, 0.0, PAUSE
-        while not mine:
-            if time.monotonic() >= until:  # queue again, in case it counted as crashed
-                mine = self._database.write(partial(self._journal.take_turn, writer=writer))
-                until = time.monotonic() + self._journal.lease / BEATS
-            elif (version := self._database.version()) != seen:
-                seen = version
-                with self._database.read() as session:
-                    queue = self._journal.queue(session, NEXT)
-                mine = queue[:1] == [writer]
-                pause = PAUSE if writer in queue else LONG_PAUSE
-                if writer in queue:
-                    self.catch_up()  # these events need not be read in the turn
-            else:
-                time.sleep(pause)
+        self._check_process()
+        return self._turns.take()
 
     def give_up_turn(self, turn: object) -> None:
         """Let other writers go on, if nothing was written in the turn."""
         with self._state.lock:
-            if self._in_turn is not turn:
+            if self._turns.current is not turn:
                 return
-            self._turn_is_over()
-        self._leave_queue()
-
-    def _leave_queue(self) -> None:
-        self._database.write(partial(self._journal.give_up_turn, writer=self.writer))
-
-    def _turn_is_over(self, turn: object | None = None) -> None:
-        if (turn := turn or self._in_turn) is not None:
-            self._in_turn = None
-            self._heartbeat.over(turn)
-            self._turn_lock.release()
+            self._turns.over()
+        self._turns.leave_queue()
 
     def _beat(self) -> None:
         for writer in tuple(self._alive):
@@ -753,64 +718,3 @@ class SharedWrites(Writes):
             changes = Changes(session, self._log.digests, self._log.namespace)
             changes.tell(SNAPSHOT, position)
             changes.write("ragshield", f"at position {position} of the journal")
-
-
-class Heartbeat:
-    """Beats while a reason given to :meth:`during` is alive; a forked child does not beat.
-
-    Every write is a heartbeat in itself: a thread runs only while writes may be far apart.
-
-    Parameters
-    ----------
-    beat
-        Called at every heartbeat.
-    every
-        Seconds between two heartbeats.
-    """
-
-    def __init__(self, beat: Callable[[], object], every: float) -> None:
-        self._beat, self._every = beat, every
-        self._reasons: weakref.WeakSet[object] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-
-    def during(self, reason: object) -> None:
-        """Beat until :meth:`over`, or until the reason is garbage-collected."""
-        with self._lock:
-            self._reasons.add(reason)
-            if self._thread is None or not self._thread.is_alive():
-                self._stop = threading.Event()
-                run = (weakref.ref(self), self._stop, self._every)
-                self._thread = threading.Thread(
-                    target=_run, args=run, name="ragshield-heartbeat", daemon=True
-                )
-                self._thread.start()
-
-    def over(self, reason: object) -> None:
-        """Stop beating for that reason."""
-        with self._lock:
-            self._reasons.discard(reason)
-            if not self._reasons:
-                self._stop.set()
-                self._thread = None
-
-    def _once(self) -> bool:
-        """Beat if there still is a reason; return whether there was."""
-        with self._lock:
-            if not self._reasons:
-                self._thread = None
-                return False
-        try:
-            self._beat()
-        except Exception as error:  # noqa: BLE001 - the next beat may succeed; else the write fails
-            logger.warning("no sign of life could be given: %s", type(error).__name__)
-        return True
-
-
-def _run(reference: weakref.ref[Heartbeat], stop: threading.Event, every: float) -> None:
-    while not stop.wait(every):
-        heartbeat = reference()
-        if heartbeat is None or not heartbeat._once():  # noqa: SLF001 - in this module
-            return
-        del heartbeat

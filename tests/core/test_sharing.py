@@ -34,6 +34,7 @@ from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_writes as sharing
+from ragshield_core.sharing import turns
 from ragshield_core.sharing.journal import MEASURES, Journal
 
 RATE = 0.05
@@ -119,13 +120,13 @@ def test_entries_are_judged_by_the_process_that_learns_them_and_by_no_other(dama
 
 @pytest.mark.slow
 def test_a_writer_far_from_its_turn_leaves_the_journal_to_those_before_it(url, monkeypatch):
-    monkeypatch.setattr(sharing, "NEXT", 1)
+    monkeypatch.setattr(turns, "NEXT", 1)
     first, second, third = opened(url, 3)
     turn, read = first.writes.take_turn(), {}
 
     def wait_and_learn(guard, name):
         mine = guard.writes.take_turn()
-        time.sleep(5 * sharing.PAUSE)
+        time.sleep(5 * turns.PAUSE)
         read[name] = [each.writes.position for each in (second, third)]
         guard.writes.together(lambda: guard.learn(passages(1, 1, name)), turn=mine)
 
@@ -134,7 +135,7 @@ def test_a_writer_far_from_its_turn_leaves_the_journal_to_those_before_it(url, m
         waiting.append(threading.Thread(target=wait_and_learn, args=(guard, name)))
         waiting[-1].start()
         while len(queued(first)) < 1 + len(waiting):
-            time.sleep(sharing.PAUSE)
+            time.sleep(turns.PAUSE)
     start = third.writes.position
     first.writes.together(lambda: first.learn(passages(1, 1, "first")), turn=turn)
     for thread in waiting:

@@ -1,0 +1,101 @@
+"""Turns to write: processes that share a guard, and their threads, write one after the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from ragshield_core.database import Database
+from ragshield_core.learning.events import Intent
+from ragshield_core.sharing.heartbeat import Heartbeat
+from ragshield_core.sharing.journal import Journal
+
+# Writers at the head of the queue that read events while they wait. Others leave the processors to
+# the writer that has the turn.
+NEXT = 2
+# Seconds between two looks at the turn, for the head of the queue and for the others.
+PAUSE, LONG_PAUSE = 0.02, 0.06
+# Signs of life within a lease.
+BEATS = 3
+
+
+class Turns:
+    """The turns of one process.
+
+    ``writer`` is the name of the process in the journal. ``catch_up`` reads the events of others,
+    also while it waits near the head of the queue; ``position`` is the last event read.
+
+    Attributes
+    ----------
+    current
+        The turn that a thread of this process has; ``None`` if none has one.
+    at
+        Position of the journal at which this process judges in its turn.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        journal: Journal,
+        writer: str,
+        heartbeat: Heartbeat,
+        catch_up: Callable[[], object],
+        position: Callable[[], int],
+    ) -> None:
+        self._database, self._journal, self._writer = database, journal, writer
+        self._heartbeat, self._catch_up, self._position = heartbeat, catch_up, position
+        self._lock = threading.Lock()  # held by the thread that queues for a turn, or has it
+        self.current: object | None = None
+        self.at = 0
+
+    @property
+    def taken(self) -> bool:
+        """Whether a thread of this process queues for a turn, or has it."""
+        return self._lock.locked()
+
+    def take(self) -> object:
+        """Wait until no other thread or process writes; return the turn."""
+        turn = Intent(())  # keeps the heartbeat running
+        self._lock.acquire()
+        self._heartbeat.during(turn)
+        try:
+            self.wait()
+            self._catch_up()
+        except BaseException:
+            self.over(turn)
+            self.leave_queue()
+            raise
+        self.at, self.current = self._position(), turn
+        return turn
+
+    def wait(self) -> None:
+        """Queue until no other process has the turn."""
+        mine, seen, until, pause = False, None, 0.0, PAUSE
+        while not mine:
+            if time.monotonic() >= until:  # queue again, in case it counted as crashed
+                take_turn = partial(self._journal.take_turn, writer=self._writer)
+                mine = self._database.write(take_turn)
+                until = time.monotonic() + self._journal.lease / BEATS
+            elif (version := self._database.version()) != seen:
+                seen = version
+                with self._database.read() as session:
+                    queue = self._journal.queue(session, NEXT)
+                mine, near = queue[:1] == [self._writer], self._writer in queue
+                pause = PAUSE if near else LONG_PAUSE
+                if near:
+                    self._catch_up()  # these events need not be read in the turn
+            else:
+                time.sleep(pause)
+
+    def leave_queue(self) -> None:
+        """Let the next process have the turn."""
+        self._database.write(partial(self._journal.give_up_turn, writer=self._writer))
+
+    def over(self, turn: object | None = None) -> None:
+        """Let the next thread of this process queue."""
+        if (turn := turn or self.current) is not None:
+            self.current = None
+            self._heartbeat.over(turn)
+            self._lock.release()
