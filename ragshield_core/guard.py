@@ -421,7 +421,7 @@ class Guard:
         >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
         >>> guard = guard.notify(Notifier([print], group=5))
         """
-        check_type("notifier", notifier, ("screened", "tell"), "a Notifier: Notifier([print])")
+        check_type("notifier", notifier, ("screened", "asked"), "a Notifier: Notifier([print])")
         self._notifier = notifier
         return self
 

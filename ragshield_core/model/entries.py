@@ -245,9 +245,6 @@ class Batch:
         return taken
 
 
-NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=None)
-
-
 def concatenate(batches: Sequence[Batch]) -> Batch:
     """Join one or more batches into one, leaving out the empty ones.
 
@@ -431,3 +428,6 @@ def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
         squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
     norms: NDArray[np.float64] = np.sqrt(squares, dtype=np.float64)
     return norms
+
+
+NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=None)
