@@ -37,7 +37,7 @@ def filled(make_store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
+def test_adopted_guard_knows_and_is_calibrated_on_stored_entries(filled, kind):
     store = GuardedVectorStore.adopt(filled(kind), guard=guard_of(), batch_size=70, progress=False)
     embedded = {text for call in store.embeddings.calls for text in call}
     assert embedded.isdisjoint(KNOWN.texts)  # only groups that are planted to see what is found
@@ -52,7 +52,7 @@ def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
 
 
 @pytest.mark.slow
-def test_it_is_the_guard_that_a_direct_adoption_gives(filled):
+def test_adopting_a_store_equals_adopting_its_entries_directly(filled):
     store = GuardedVectorStore.adopt(filled(), guard=guard_of(), batch_size=7, progress=False)
     direct = guard_of().adopt(KNOWN)
     assert store.guard.calibration.thresholds == pytest.approx(direct.calibration.thresholds)

@@ -62,7 +62,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("value", [Odd(), np.arange(3), {"deep": [Odd()]}], ids=type)
-def test_what_could_not_be_held_whole_is_held_at_the_door(make_store, quarantine, value):
+def test_entry_with_unserializable_metadata_is_held_without_it(make_store, quarantine, value):
     inner = make_store("memory", CountingEmbeddings(), DIM)
     store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=quarantine))
     good = Document(id="good", page_content="billing")
@@ -77,7 +77,7 @@ def test_what_could_not_be_held_whole_is_held_at_the_door(make_store, quarantine
 
 
 @pytest.mark.slow
-def test_an_entry_from_before_that_cannot_be_held_whole_blocks_nothing(make_store, on_file):
+def test_stored_entry_with_unserializable_metadata_can_still_be_recalled(make_store, on_file):
     """Its group completes: it is held without its odd metadata, and hidden with it."""
     known, bad = passages(300, 1), group(3, 3)
     store = GuardedVectorStore(

@@ -152,12 +152,12 @@ def call(store, table, name):
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
-def test_somebody_decided_about_every_public_method(store):
+def test_every_public_method_is_classified(store):
     undecided = [name for name in public(type(store.inner)) if not decided(name)]
     assert undecided == []
 
 
-def test_every_method_is_offered_or_refused_as_decided(store):
+def test_refused_methods_raise_attribute_error(store):
     for name in public(type(store.inner)):
         refused = name in REFUSED or (name not in READS and name.removeprefix("a") in REFUSED)
         if not refused:
@@ -214,7 +214,7 @@ def test_no_new_store_begins_with_poison(name):
     assert store.quarantine.count() == 1
 
 
-def test_nothing_of_its_own_is_forgotten_either():
+def test_methods_of_the_guarded_store_itself_are_classified():
     ours = {name for name in public(GuardedVectorStore) if name not in public(VectorStore)}
     about = {"adopt", "aadopt", "scan", "ascan", "release", "arelease", "refresh_quarantine"}
     about |= {"recall", "arecall", "purge", "apurge", "restore", "arestore"}

@@ -118,7 +118,7 @@ def test_a_faiss_store_ranks_as_it_does_for_the_application():
 
 
 @pytest.mark.slow
-def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
+def test_restore_does_not_duplicate_undeleted_entries(monkeypatch):
     store, monitor, bad = attacked(in_faiss)
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete", refuse)
@@ -132,7 +132,7 @@ def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_written_back_stays_held(monkeypatch):
+def test_entries_stay_held_if_restoring_them_fails(monkeypatch):
     store, monitor, bad = attacked(in_memory)
     assert monitor.remediate().clean
     with monkeypatch.context() as patched:
@@ -258,7 +258,7 @@ def test_the_embedder_is_found_where_a_retriever_carries_it(model):
     assert as_knowledge_base(RunnableLambda(lambda query: [query])).embedder is None
 
 
-def test_the_quarantine_is_that_of_what_guards(quarantine):
+def test_monitor_uses_the_quarantine_of_the_guarded_object(quarantine):
     store = in_memory()
     given = GuardedRetriever(retriever=store, quarantine=quarantine)
     assert CanaryMonitor(["q"], given).quarantine_store is quarantine
@@ -267,7 +267,7 @@ def test_the_quarantine_is_that_of_what_guards(quarantine):
     assert as_knowledge_base(GuardedRetriever(retriever=store)).quarantine is None
 
 
-def test_what_is_no_object_to_ask_is_refused():
+def test_unsuitable_retriever_or_answerer_is_refused():
     with pytest.raises(CanaryError, match="retriever is a Words"):
         as_knowledge_base(Words())
     with pytest.raises(CanaryError, match="answerer is a InMemoryVectorStore"):

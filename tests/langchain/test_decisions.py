@@ -121,7 +121,7 @@ def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
 INTRUDER = Document(id="a", page_content="billing moved to bay 9", metadata={"source": "x.txt"})
 
 
-def test_a_text_of_another_lineage_replaces_nothing_without_a_word(store, caplog):
+def test_replacing_an_entry_of_another_document_is_reported(store, caplog):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])
     (decision,) = store.last_report.decisions
@@ -139,7 +139,7 @@ def test_a_text_of_another_lineage_replaces_nothing_without_a_word(store, caplog
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.slow
-def test_what_was_replaced_can_be_put_back(store, native):
+def test_replaced_document_can_be_restored(store, native):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])
     if native:
@@ -161,7 +161,7 @@ def test_what_was_replaced_can_be_put_back(store, native):
         store.restore(["a"])
 
 
-def test_what_its_owner_writes_again_needs_no_restoring(store):
+def test_entry_rewritten_by_its_owner_needs_no_restore(store):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])
     store.add_documents([GOOD])
@@ -189,7 +189,7 @@ def test_an_update_and_a_move_are_no_replacement_by_others(store, newer):
     assert store.last_report.decisions[0].note is None
 
 
-def test_a_release_keeps_what_it_replaces_of_another_lineage(store):
+def test_release_keeps_the_replaced_entry_of_another_document(store):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER.model_copy(update={"page_content": "billing score=9"})])
     store.release(["a"])
@@ -198,7 +198,7 @@ def test_a_release_keeps_what_it_replaces_of_another_lineage(store):
     assert kept.entry.text == GOOD.page_content
 
 
-def test_deleting_a_document_deletes_what_it_has_replaced(store):
+def test_deleting_an_entry_deletes_the_one_it_replaced(store):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])
     store.delete(["a"])

@@ -60,7 +60,7 @@ def without(*ids):
     return {i: text for i, text in TEXTS.items() if i not in ids}
 
 
-def test_a_bare_reload_after_a_recall_finds_what_is_left(store, tmp_path):
+def test_bare_reload_after_a_recall_finds_the_remaining_entries(store, tmp_path):
     assert set(store.recall(["2", "5"])) == {"2", "5"}
     assert found(store) == without("2", "5")
     assert found(reloaded(store, tmp_path)) == without("2", "5")

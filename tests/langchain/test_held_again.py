@@ -67,7 +67,7 @@ def test_a_superseded_revision_that_is_admitted_later_stays_visible_after_a_rest
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["held only", "still in the store"])
-def test_what_was_released_elsewhere_is_seen_once_it_comes_again(make_store, planted):
+def test_entry_released_elsewhere_is_visible_once_written_again(make_store, planted):
     inner = make_store("memory", CountingEmbeddings(), DIM)
     store = GuardedVectorStore(inner, guard=guard_of())
     store.add_documents([BAD, GOOD])
@@ -115,7 +115,7 @@ def held_without_vectors(quarantine, *documents):
 
 
 @pytest.mark.parametrize("way", ["release", "arelease"])
-async def test_what_was_held_without_a_vector_is_embedded_when_it_is_released(inner, way):
+async def test_entry_held_without_a_vector_is_embedded_at_release(inner, way):
     store = GuardedVectorStore(inner, guard=guard_of())
     other = BAD.model_copy(update={"id": "other", "page_content": "shipping score=4"})
     held_without_vectors(store.quarantine, BAD)
@@ -153,7 +153,7 @@ def test_without_a_model_nothing_is_released_and_nothing_written(inner, fault):
 # Found admissible while it is held
 
 
-def test_what_is_held_stays_held_until_somebody_decides(inner):
+def test_held_entry_stays_held_until_a_reviewer_decides(inner):
     detector = Lenient()
     store = GuardedVectorStore(inner, guard=guard_of(detector))
     store.add_documents([BAD])
@@ -171,7 +171,7 @@ def test_what_is_held_stays_held_until_somebody_decides(inner):
     assert store.last_report.quarantined == ()
 
 
-def test_another_revision_goes_in_and_the_report_says_that_one_is_held(inner, caplog):
+def test_storing_another_revision_reports_the_held_one(inner, caplog):
     store = GuardedVectorStore(inner, guard=guard_of())
     fixed = BAD.model_copy(update={"page_content": "billing fixed"})
     store.add_documents([BAD])
@@ -183,7 +183,7 @@ def test_another_revision_goes_in_and_the_report_says_that_one_is_held(inner, ca
     assert store.quarantine.held_ids(["bad"]) == {"bad"}
 
 
-def test_the_transformer_keeps_it_as_well():
+def test_transformer_keeps_a_held_document_held():
     detector = Lenient()
     step = PoisonGuard(guard_of(detector))
     step.transform_documents([BAD])
@@ -277,7 +277,7 @@ def test_vectors_belong_to_their_documents_after_deletions_and_replacements(make
         np.testing.assert_array_equal(vectors, np.array(expected).reshape(-1, DIM))
 
 
-def test_a_strict_policy_raises_for_what_a_person_holds(inner):
+def test_strict_policy_raises_for_entries_held_by_reviewers(inner):
     guard = guard_of(on_detect="raise")
     store = GuardedVectorStore(inner, guard=guard)
     guard.quarantine.hold(

@@ -182,7 +182,7 @@ def test_a_fixed_version_replaces_the_good_one(world, cleanup):
 
 @pytest.mark.parametrize("cleanup", REPLACING)
 @pytest.mark.parametrize("through", ["the store", "the quarantine"])
-def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanup, through):
+def test_released_document_is_recorded_and_replaces_the_old_version(world, cleanup, through):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
     by = {"the store": world.store, "the quarantine": world.store.quarantine}
@@ -198,7 +198,7 @@ def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanu
 
 
 @pytest.mark.parametrize("cleanup", REPLACING)
-def test_what_is_released_is_deleted_once_the_source_has_something_else(world, cleanup):
+def test_released_document_is_deleted_once_its_source_changes(world, cleanup):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
     world.store.release([world.held[BAD]])
@@ -211,7 +211,7 @@ def test_what_is_released_is_deleted_once_the_source_has_something_else(world, c
     assert world.state == ({"billing one", FIXED, "shipping new"}, set())
 
 
-def test_a_run_leaves_alone_what_came_by_other_ways(world):
+def test_run_leaves_documents_of_other_writers_alone(world):
     world.run(V1, cleanup="full")
     world.store.add_documents([doc("by hand score=9")], ids=["by hand"])
     other = World(native=world.native, store=world.store)
@@ -245,7 +245,7 @@ def test_full_cleanup_copes_with_documents_written_past_the_guard(world):
     assert done == {"num_quarantined": 1, "num_deleted": 3}
 
 
-def test_full_cleanup_deletes_nothing_if_nobody_knows_what_was_to_be_replaced(world):
+def test_held_document_without_a_source_stops_full_cleanup(world):
     world.run(V1, cleanup="full", source_id_key=None)
     nameless = Document(page_content="billing score=9")
     done = world.run([nameless], cleanup="full", source_id_key=None)
@@ -271,7 +271,7 @@ def test_an_id_of_the_users_own_keeps_its_good_revision(world):
     assert world.run([doc("billing better")], **own) == {"num_updated": 1}
 
 
-def test_a_record_without_a_document_is_not_believed(world):
+def test_document_missing_from_the_store_is_added_again(world):
     world.run(V1)
     world.store.delete([next(iter(world.keys()))])
     assert world.naive(V1) == {"num_skipped": 3}, "what LangChain alone makes of it"
@@ -280,7 +280,7 @@ def test_a_record_without_a_document_is_not_believed(world):
 
 
 @pytest.mark.parametrize("cleanup", CLEANUPS)
-def test_without_poison_it_does_what_index_does(world, cleanup):
+def test_guarded_index_matches_plain_index_without_poison(world, cleanup):
     twin = World()
     versions = [
         V1,
@@ -314,7 +314,7 @@ def test_loaders_and_generators_are_sources(world):
         assert world.state == ({"billing one", GOOD, "shipping new"}, {BAD})
 
 
-def test_the_result_carries_what_was_found_and_no_more():
+def test_result_carries_only_quarantined_entries():
     world = World()
     documents = [doc(f"billing {i}") for i in range(5)] + [doc(BAD)]
     done = guarded_index(documents, world.records, world.store, batch_size=3, **SOURCE)
@@ -378,7 +378,7 @@ def passage(batch, row):
 
 
 @pytest.mark.slow
-def test_what_is_taken_back_is_not_recorded_any_more(crowded):
+def test_recalled_document_is_no_longer_recorded(crowded):
     clean = [passage(NEW, row) for row in range(6)]
     first, second, third = bad = [passage(POISON, row) for row in range(3)]
     assert crowded.run([*clean, first]) == {"num_added": 7}
@@ -426,7 +426,7 @@ def paged(request):
 @pytest.mark.parametrize("batch_size", [1, 100])
 @pytest.mark.parametrize("cleanup", REPLACING)
 @pytest.mark.slow
-def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, batch_size):
+def test_group_cannot_trickle_in_beside_held_documents(paged, cleanup, batch_size):
     options = {"cleanup": cleanup, "batch_size": batch_size}
     of_one = [doc(text, "x.txt") for text in POISON.texts]
     assert paged.run([of_one[0]], **options) == {"num_added": 1}
@@ -438,7 +438,7 @@ def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, 
 
 
 @pytest.mark.slow
-def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
+def test_document_recalled_elsewhere_is_unrecorded_and_stays_held(crowded):
     clean, first = passage(NEW, 0), passage(POISON, 0)
     crowded.run([clean, first])
     others = [passage(POISON, 1), passage(POISON, 2)]
@@ -455,7 +455,7 @@ def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowd
 
 
 @pytest.mark.slow
-def test_what_a_person_released_before_stays_recorded(crowded):
+def test_released_document_stays_recorded_when_its_group_is_held(crowded):
     first = passage(POISON, 0)
     crowded.run([first])
     (key,) = crowded.keys()
@@ -479,7 +479,7 @@ def test_what_a_person_released_before_stays_recorded(crowded):
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])  # that in memory has tests of its own above
-def test_every_kind_of_store(kind, make_store):
+def test_every_store_kind_indexes_holds_and_releases(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
 
@@ -561,7 +561,7 @@ def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_malformed_documents_stop_no_run_and_leave_what_they_were_to_replace(native):
+def test_malformed_document_is_held_and_its_old_version_stays(native):
     world = World(native=native)
     world.run(V1, cleanup="incremental")
     before = world.live
@@ -577,7 +577,7 @@ def test_malformed_documents_stop_no_run_and_leave_what_they_were_to_replace(nat
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_what_cannot_be_held_is_named_when_the_rest_is_done(native):
+def test_document_that_cannot_be_held_is_named_after_indexing(native):
     def encode(document):  # two documents under one id
         return document.metadata.get("key") or str(
             uuid.uuid5(uuid.NAMESPACE_URL, document.page_content)
@@ -591,7 +591,7 @@ def test_what_cannot_be_held_is_named_when_the_rest_is_done(native):
 
 
 @pytest.mark.parametrize("cleanup", REPLACING)
-def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(world, cleanup):
+def test_poison_in_the_last_batch_rejects_the_whole_update(world, cleanup):
     old = [doc(f"billing old {i}") for i in range(6)]
     new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]
     world.run(old, cleanup=cleanup, batch_size=2)

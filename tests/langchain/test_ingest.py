@@ -206,7 +206,7 @@ async def test_a_store_without_a_model_says_so():
         _ = [report async for report in aingest(documents(), store)]
 
 
-async def test_whoever_stops_early_leaves_no_task_behind(store):
+async def test_closing_the_stream_early_leaves_no_task_behind(store):
     stream = aingest(agenerate(n=1000), store, batch_size=10)
     await anext(stream)
     await stream.aclose()

@@ -123,7 +123,7 @@ def test_a_misspelt_name_exempts_nothing():
     assert "Nero" not in seen(agent).content
 
 
-def test_a_tool_that_says_what_it_was_told_is_not_taken_for_retrieval():
+def test_tool_that_echoes_its_input_is_not_filtered():
     text = "the pump in bay 4 was inspected and found dry this morning"
 
     @tool
@@ -163,7 +163,7 @@ def test_parts_that_are_suspicious_only_together_are_withheld_and_the_rest_goes_
 @pytest.mark.parametrize(
     "closer", ["---", "```", "**Was this page helpful?** [Yes](/yes) | [No](/no)"]
 )
-def test_what_stands_below_every_section_is_no_agreement_of_sources(closer):
+def test_footer_repeated_in_every_section_is_not_withheld(closer):
     topics = ("Paint", "Steel", "Traffic", "Lamps", "Tolls", "Ships")
     pages = [f"{topic} of the bridge is described on this page." for topic in topics]
     text = "\n\n".join(f"## Page {n}\n\n{page}\n\n{closer}" for n, page in enumerate(pages))
@@ -184,7 +184,7 @@ def test_text_beside_the_documents_is_judged():
         assert seen(create_agent(model(), tools, middleware=[guard])).content == told
 
 
-def test_where_nothing_is_left_the_model_is_told_so():
+def test_model_is_told_when_nothing_is_left():
     for options, told in (({}, NOTHING_LEFT), ({"response_format": "content"}, WITHHELD)):
         tools = [searching([POISON], **options)]
         agent = create_agent(model(), tools, middleware=[PoisonGuardMiddleware()])

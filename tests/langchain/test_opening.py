@@ -23,7 +23,7 @@ TEXTS = [f"billing {n}" for n in range(5)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_guard_that_knows_nothing_of_what_its_store_holds_is_warned_of(kind, make_store):
+def test_unfitted_guard_over_a_filled_store_warns(kind, make_store):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnfittedGuardWarning)
@@ -105,9 +105,7 @@ def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
 @pytest.mark.parametrize(
     ("kind", "named"), [("memory", ""), ("faiss", ""), ("chroma", "Chroma "), ("qdrant", "Qdrant")]
 )
-def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(
-    kind, named, make_store, on_file
-):
+def test_store_name_is_class_and_collection_and_survives_restarts(kind, named, make_store, on_file):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     first = GuardedVectorStore(inner, guard=guard_of(url=on_file))
     add(first, a=BAD)
@@ -164,7 +162,7 @@ def found(store):
 
 
 @pytest.mark.slow
-def test_what_one_holds_releases_recalls_and_purges_is_nothing_to_the_other(url):
+def test_decisions_of_one_tenant_do_not_affect_another(url):
     mine, theirs = tenant(url, "mine"), tenant(url, "theirs")
     texts = {"a": "billing one", "b": "billing score=5", "c": "billing three"}
     add(mine, **texts)
@@ -211,7 +209,7 @@ def test_a_second_store_in_a_namespace_is_refused_with_the_way_out(url, make_sto
 
 
 @pytest.mark.slow
-def test_nothing_is_said_where_it_is_the_same_store(url, make_store):
+def test_reopening_the_same_store_does_not_warn(url, make_store):
     inner = chroma(make_store)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedQuarantineWarning)
@@ -256,7 +254,7 @@ def quiet(make):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
+def test_opening_warns_of_differences_and_reconcile_repairs_them(kind, make_store, url):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
     add(first, a="billing a", b="billing b", c="billing c")
@@ -287,7 +285,7 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     assert first.reconcile().agrees
 
 
-def test_the_comparison_can_be_switched_off_and_others_are_not_bothered(make_store, url):
+def test_comparison_is_skipped_when_switched_off_or_adopting(make_store, url):
     inner = make_store("memory", CountingEmbeddings(), DIM)
     add(GuardedVectorStore(inner, guard=opened(url)), a="billing a")
     inner.add_texts(["billing p"], ids=["p"])

@@ -62,7 +62,7 @@ def served(retriever, query="ferry", *, native):
 
 
 @pytest.mark.parametrize("search_type", SEARCHES)
-def test_a_document_of_which_a_part_is_held_is_not_served(native, search_type, caplog):
+def test_document_with_a_held_part_is_not_served(native, search_type, caplog):
     store = guarded()
     retriever = around(store, search_type=search_type)
     with caplog.at_level(logging.WARNING, "ragshield"):
@@ -74,14 +74,14 @@ def test_a_document_of_which_a_part_is_held_is_not_served(native, search_type, c
     assert served(retriever, native=native) == {PAGE.page_content, TRAIN.page_content}
 
 
-def test_others_take_the_place_of_parts_whose_document_is_not_served(native):
+def test_search_fills_up_with_parts_of_other_documents(native):
     retriever = around(guarded(), search_kwargs={"k": 1})
     fill(retriever, [PAGE, TRAIN], native)
     assert served(retriever, FERRY, native=native) == {TRAIN.page_content}
 
 
 @pytest.mark.parametrize("id_key", ["doc_id", "page_id"])
-def test_it_is_not_served_after_a_restart_nor_under_another_key(native, id_key, on_file):
+def test_parent_stays_hidden_after_a_restart_with_any_key(native, id_key, on_file):
     store, docstore = guarded(Quarantine(on_file), parent_key=id_key), InMemoryStore()
     fill(around(store, docstore, id_key=id_key), [PAGE, TRAIN], native)
     again = guarded(Quarantine(on_file), store.inner, parent_key=id_key)
@@ -136,7 +136,7 @@ def test_without_a_parent_key_good_parts_are_found_and_the_whole_is_warned_of(na
     assert {d.page_content for d in store.similarity_search("ferry")} >= {FERRY, CARS}
 
 
-def test_what_a_later_document_condemns_takes_its_parent_along(native):
+def test_recalling_a_part_hides_its_parent(native):
     store = guarded()
     retriever = around(store)
     fill(retriever, [TRAIN, Document(page_content=CARS)], native)

@@ -105,7 +105,7 @@ def test_metadata_of_another_type_is_refused_without_being_quoted(make, driver):
     assert access_to(store.inner).ids() == ["a"]
 
 
-def test_a_hybrid_table_finds_words_and_hides_what_is_held(make):
+def test_hybrid_table_finds_words_and_hides_held_entries(make):
     from langchain_postgres.v2.hybrid_search_config import HybridSearchConfig  # noqa: PLC0415
 
     search = HybridSearchConfig(tsv_column="words", primary_top_k=1, secondary_top_k=3)
@@ -137,7 +137,7 @@ def test_a_table_that_is_gone_is_named(make):
     inner._engine.init_vectorstore_table(inner.get_table_name(), DIM)
 
 
-def test_its_asynchronous_inside_is_refused(make):
+def test_async_pgvectorstore_is_refused(make):
     with pytest.raises(TypeError, match=r"AsyncPGVectorStore cannot be guarded yet.*PGVectorStore"):
         guarded(make()._PGVectorStore__vs)
 

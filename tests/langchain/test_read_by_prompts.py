@@ -64,7 +64,7 @@ def test_only_named_keys_are_judged_where_they_are_named():
 @pytest.mark.parametrize(
     "kind", ["memory", *slowly("faiss", "qdrant", "postgres", "pgvectorstore")]
 )
-def test_a_revision_is_recognised_whatever_order_a_store_keeps_its_metadata_in(kind, make_store):
+def test_metadata_order_makes_no_new_revision(kind, make_store):
     metadata = {"title": INJECTION, "by": "somebody of the crew", "a": {"z": "one two three"}}
     document = Document(id="a", page_content=FERRY, metadata=metadata)
     store = guarded(make_store(kind, CountingEmbeddings(), DIM))

@@ -36,7 +36,7 @@ def known(store):
     return store.guard.detectors[0].learned
 
 
-def test_what_is_recalled_is_held_as_it_was_and_can_be_released(store):
+def test_recalled_document_is_held_unchanged_and_can_be_released(store):
     gone = store.recall(["b3", "b1", "b3", "unheard-of"], by="anna", note="reported")
     assert sorted(gone) == ["b1", "b3"]
     assert store.inner.get_by_ids(["b1", "b3"]) == []
@@ -51,7 +51,7 @@ def test_what_is_recalled_is_held_as_it_was_and_can_be_released(store):
     assert known(store) == 11
 
 
-def test_what_came_past_the_guard_with_an_odd_claim_leaves_as_well(make_store):
+def test_unguarded_entry_with_malformed_metadata_can_be_recalled(make_store):
     store = guarded(make_store, "memory")
     store.inner.add_texts(["odd"], [{"source": ["a", "list"]}], ids=["odd"])
     assert store.recall(["b1", "odd"]) == ("b1", "odd")
@@ -79,7 +79,7 @@ def test_diverse_choices_leave_out_confirmed_poison_under_any_id(hiding):
     assert len(found) == 5
 
 
-def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
+def test_hybrid_search_after_a_recall_matches_the_inner_store():
     store = GuardedVectorStore(hybrid(), guard=guard_of(Scripted()))
     store.add_texts(TEXTS, ids=IDS)
     store.recall(["b1"])

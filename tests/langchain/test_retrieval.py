@@ -164,7 +164,7 @@ def test_a_store_that_cannot_be_read_back_is_no_obstacle():
     assert len(model.texts) == 63 + 10
 
 
-def test_what_is_held_never_passes_and_the_older_revision_does(quarantine):
+def test_held_revision_is_dropped_and_the_older_one_passes(quarantine):
     held = Batch.of(
         ids=["good-0", "good-1"],
         texts=[GOOD[0].page_content, "a rejected update"],
@@ -226,7 +226,7 @@ def test_keys_of_a_mapping(keys):
         ({"question": 1, "context": GOOD}, "type int"),
     ],
 )
-def test_a_mapping_without_what_is_needed_is_refused(given, said):
+def test_mapping_without_required_keys_or_types_is_refused(given, said):
     with pytest.raises(ValueError, match=said):
         PoisonFilter().as_runnable().invoke(given)
 
@@ -249,7 +249,7 @@ def test_the_run_and_the_log_are_told_ids_and_scores_and_no_text(caplog):
 # The retriever
 
 
-async def test_k_survive(store):
+async def test_retriever_returns_k_clean_documents(store):
     retriever = GuardedRetriever(retriever=store, k=4)
     found = ids(retriever.invoke("q"))
     assert found == ids(await retriever.ainvoke("q"))

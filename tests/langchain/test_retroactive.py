@@ -85,7 +85,7 @@ def test_five_that_trickle_in_end_like_five_at_once(store):
 
 
 @pytest.mark.slow
-def test_text_metadata_and_vector_of_what_is_taken_back_are_kept(store):
+def test_recalled_entry_keeps_its_text_metadata_and_vector(store):
     write(store, POISON.take([0]))
     assert live(store) & BAD == {POISON.ids[0]}
     write(store, POISON.take([1]))
@@ -100,7 +100,7 @@ def test_text_metadata_and_vector_of_what_is_taken_back_are_kept(store):
 
 
 @pytest.mark.slow
-def test_release_restores_them_with_their_vectors_and_they_stay(store):
+def test_released_entries_return_with_their_vectors_and_stay(store):
     trickle(store, POISON.take([0, 1, 2]))
     released = POISON.ids[:2]
     store.release(released, by="alice")
@@ -121,7 +121,7 @@ def test_release_restores_them_with_their_vectors_and_they_stay(store):
 
 
 @pytest.mark.slow
-def test_what_a_person_released_stays_even_if_its_group_was_deleted_and_comes_again(store):
+def test_released_entry_stays_when_its_deleted_group_comes_again(store):
     write(store, POISON.take([0, 1]))
     store.release([POISON.ids[0]], by="alice")
     store.delete([POISON.ids[1]])

@@ -68,7 +68,7 @@ def live(store):
     return sorted(access_to(store.inner).ids())
 
 
-def test_a_scan_sees_what_is_stored_and_changes_nothing(store, tmp_path):
+def test_scan_reads_stored_entries_and_changes_nothing(store, tmp_path):
     before = saved(store.guard, tmp_path / "before")
     report = store.scan()
     assert found(report) == ["e121", "e120"]
@@ -105,7 +105,7 @@ def test_with_quarantine_findings_leave_the_store_and_release_restores_them(stor
     assert "e121" in live(store)
 
 
-def test_what_changes_during_the_audit_is_left_alone(store):
+def test_entries_changed_during_the_audit_are_left_alone(store):
     audit = AtAudit.audit
 
     def meanwhile(self, entries, seed=0):

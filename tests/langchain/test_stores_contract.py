@@ -196,7 +196,7 @@ def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
 
 
 @pytest.mark.parametrize("kind", slowly("postgres", "pgvectorstore"))
-def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind):
+def test_database_error_does_not_quote_entry_text(make, kind):
     from sqlalchemy.exc import DataError, OperationalError  # noqa: PLC0415 - slow to import
 
     access, secret = access_to(make(kind)), "a secret"

@@ -72,7 +72,7 @@ def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
         store.add_embeddings(texts=["a", "b"], embeddings=vectors[:1])
 
 
-def test_a_callback_hears_of_what_is_held(store):
+def test_callback_receives_an_event_for_held_entries(store):
     heard = Heard()
     step = RunnableLambda(lambda texts: store.add_texts(texts, ids=["a", "b"]))
     step.invoke(["fine", "score=1"], {"callbacks": [heard]})
@@ -134,7 +134,7 @@ def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, 
     assert {one.id for one in store.similarity_search("billing", k=9)} == {"odd", "three"}
 
 
-def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
+def test_metadata_of_none_is_left_out_as_in_chroma(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
     guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
@@ -183,7 +183,7 @@ def held_with_nul(make_store):
 
 
 @pytest.mark.slow
-def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
+def test_unstorable_entry_is_not_released_but_can_be_purged(make_store):
     store = held_with_nul(make_store)
     message = r"'odd' cannot be stored.*nothing was released: it holds a NUL.*purge\(\[id\]\)"
     with pytest.raises(QuarantineError, match=message):

@@ -75,7 +75,7 @@ def test_ids_are_made_of_the_content_and_repeated_content_gets_another(step):
     assert {item.id for item in step.quarantine.list(None)} == ids
 
 
-def test_what_is_released_comes_back_as_a_document_and_passes_from_then_on(step):
+def test_release_returns_documents_that_pass_from_then_on(step):
     step.transform_documents(CHUNKS)
     ids = [item.id for item in step.quarantine.list()]
     documents = step.release(ids, by="alice", note="looked at it")
@@ -110,7 +110,7 @@ def test_released_members_of_a_group_count_no_more():
         assert step.transform_documents(documents[2:]) == documents[2:]
 
 
-def test_what_comes_again_is_learned_once(embeddings):
+def test_repeated_documents_are_learned_once(embeddings):
     guard = guard_of()
     step = PoisonGuard(guard, embeddings, learn=True)
     step.transform_documents(CHUNKS)
@@ -158,7 +158,7 @@ def test_without_vectors_the_other_detectors_judge_and_the_report_names_the_skip
     assert step.transform_documents(CHUNKS) == CHUNKS
 
 
-def test_what_cannot_work_is_refused():
+def test_impossible_configuration_is_refused():
     guard = guard_of(LabelCentroidDetector(**CENTROIDS))
     with pytest.raises(ValueError, match="label_centroid"):
         PoisonGuard(guard)
@@ -169,7 +169,7 @@ def test_what_cannot_work_is_refused():
 # Decisions and events
 
 
-async def test_a_run_hears_of_it(step):
+async def test_run_receives_detection_events(step):
     heard = Heard()
     config = {"callbacks": [heard]}
     RunnableLambda(step.transform_documents).invoke(CHUNKS, config)

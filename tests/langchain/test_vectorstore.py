@@ -236,7 +236,7 @@ def test_hostile_metadata_under_a_key_that_is_read_costs_that_entry(store, key, 
     assert store.get_by_ids(["culprit"])[0].page_content == "x"
 
 
-def test_a_write_of_which_nothing_can_be_judged_is_held_and_warned_of(store):
+def test_batch_of_malformed_documents_is_held_with_a_warning(store):
     odd = [Document(id=f"{n}", page_content="x", metadata={"label": ["x"]}) for n in range(3)]
     with pytest.warns(MalformedEntriesWarning, match=r"none of the 3.*'0': metadata\['label'\]"):
         store.add_documents(odd)
@@ -258,7 +258,7 @@ def test_a_model_that_returns_nan_once_holds_nothing_back_for_good(store, monkey
     assert_in_step(store)
 
 
-def test_of_entries_under_one_id_the_first_is_written_and_the_others_are_named(store):
+def test_only_the_first_entry_of_a_duplicate_id_is_written(store):
     with pytest.raises(
         MalformedEntriesError, match=r"others were written.*entry 1: id 'twin'"
     ) as e:
@@ -422,7 +422,7 @@ def test_a_quarantined_revision_leaves_the_old_one_live(store):
 
 @pytest.mark.parametrize("label", ["shipping", "espionage", ["billing"]], ids=str)
 @pytest.mark.parametrize("what", ["upsert", "delete"])
-def test_what_was_learned_is_forgotten_even_if_the_live_document_was_edited(store, what, label):
+def test_live_document_edited_by_its_reader_is_still_forgotten(store, what, label):
     """FAISS hands out the stored documents themselves; whoever annotates a result edits them."""
     (found,) = store.similarity_search("billing kb 0", k=1)
     found.metadata["label"] = label
@@ -450,7 +450,7 @@ def test_threads_that_write_at_once_leave_guard_and_store_in_step(store):
     assert_in_step(store)
 
 
-async def test_delete_forgets_and_passes_over_what_is_missing(store):
+async def test_delete_forgets_entries_and_ignores_missing_ids(store):
     store.add_documents(MIXED)
     gone = ["kb-billing-0", GOOD[0].id, BAD[0].id, "never there"]
     assert store.delete(gone) is True
@@ -609,7 +609,7 @@ async def test_get_by_ids_and_filters_are_those_of_the_store_inside(cls, store):
     ids=["similarity", "mmr", "threshold"],
 )
 @pytest.mark.filterwarnings("ignore:Relevance scores must be between")
-async def test_as_retriever_finds_what_the_store_inside_finds(cls, store, options):
+async def test_as_retriever_matches_the_inner_store(cls, store, options):
     store.add_documents(MIXED)
     if cls is InMemoryVectorStore and options.get("search_type", "").endswith("threshold"):
         with pytest.raises(NotImplementedError):  # the store inside has no relevance scores
@@ -651,7 +651,7 @@ def test_a_chain_works_unchanged_and_never_sees_the_poison(cls, store, embedding
 # Ways around
 
 
-def test_what_nobody_has_is_simply_missing(store):
+def test_unknown_attribute_raises_attribute_error(store):
     with pytest.raises(AttributeError, match="'no_such_thing'") as missing:
         _ = store.no_such_thing
     assert ".inner" not in str(missing.value)

@@ -44,7 +44,7 @@ def known(workers):
     return first
 
 
-def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers):
+def test_other_worker_sees_holds_releases_and_recalls(workers):
     first, second = workers
     add(first, a=text(1), b="score=5 or more")
     assert live(second) == known(workers) == {"a"}
@@ -58,7 +58,7 @@ def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers
     assert known(workers) == {"b"}
 
 
-def test_what_a_worker_could_not_end_another_recovers(workers):
+def test_worker_recovers_an_unfinished_write_of_another(workers):
     first, second = workers
     add(first, a=text(1))
     there = Batch.of(ids=["a"], texts=[text(1)], embeddings=[vector_of(text(1))])

@@ -97,7 +97,7 @@ def test_a_single_id_is_no_list(name):
         lambda: GuardedRetriever(retriever=bare(), poison_filter=guarded()),
     ],
 )
-def test_what_pydantic_checks_is_refused_as_well(make):
+def test_wrong_field_types_fail_pydantic_validation(make):
     with pytest.raises(ValueError, match="validation error"):
         make()
 
@@ -109,7 +109,7 @@ def test_nothing_is_written_unguarded_by_mistake():
     assert store.store == {}
 
 
-def test_a_store_says_what_it_is():
+def test_repr_describes_store_guard_and_quarantine():
     store = guarded()
     store.add_texts(["billing one"])
     assert repr(store) == (
