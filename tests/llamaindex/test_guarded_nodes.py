@@ -76,7 +76,7 @@ def test_flipped_nodes_stay_out_and_ids_stay_aligned(store):
     assert_in_step(store)
 
 
-def test_what_is_stored_is_what_came_in(store):
+def test_node_is_stored_unchanged(store):
     given = node("billing extra", label="billing", page=3, document="doc")
     store.add([given])
     (found,) = store.get_nodes([given.node_id])
@@ -217,7 +217,7 @@ def test_a_node_without_a_vector_is_named(store):
 
 
 @pytest.mark.parametrize("kind", ["chroma", *slowly("postgres")])
-async def test_every_async_method_does_what_its_twin_does(kind, make_store):
+async def test_async_methods_match_the_sync_ones(kind, make_store):
     store = GuardedVectorStore(make_store(kind), guard=guard_of())
     await store.async_add(known())
     assert await store.async_add(mixed(document="doc")) == ids_of(mixed())
@@ -329,7 +329,7 @@ def test_an_index_that_holds_nodes_is_adopted(kind, make_store, model):
     assert_in_step(index)
 
 
-def test_an_update_of_which_a_part_is_held_is_not_made_until_it_is_released(index):
+def test_update_waits_until_its_held_part_is_released(index):
     update = document("d", "shipping turned")
     index.insert(document("d", "billing fine"))
     first = [n for n in live(index) if n.ref_doc_id == "d"]
@@ -366,7 +366,7 @@ def test_a_document_that_is_all_held_is_not_recorded(index):
     assert index.quarantine.count() == 1
 
 
-def test_an_index_records_once_what_it_holds(index):
+def test_index_struct_is_recorded_once_per_write(index):
     records = index.storage_context.index_store
     with patch.object(records, "add_index_struct", wraps=records.add_index_struct) as recorded:
         index.insert_nodes([*good(), *bad()])
@@ -383,7 +383,7 @@ def test_an_index_over_a_guarded_store_is_refused(store):
         GuardedVectorStore(store, guard=guard_of())
 
 
-def test_what_readers_see_of_an_index_cannot_be_written(index):
+def test_vector_store_of_a_guarded_index_is_read_only(index):
     with pytest.raises(NotImplementedError, match="insert_nodes"):
         index.vector_store.add(good())
     with pytest.raises(NotImplementedError, match="delete_ref_doc"):
@@ -414,7 +414,7 @@ def test_a_saved_index_and_its_saved_guard_go_on_as_before(tmp_path, model):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_an_audit_takes_out_what_was_there_before_the_guard(kind, make_store, model):
+def test_audit_quarantines_poison_stored_before_the_guard(kind, make_store, model):
     context = StorageContext.from_defaults(vector_store=make_store(kind))
     everything = [
         *(one for topic in TOPICS for one in about(topic, 40, vector=False)),

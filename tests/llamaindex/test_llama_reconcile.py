@@ -41,7 +41,7 @@ def quiet(make):
 
 @pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres")])
 @pytest.mark.slow
-def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_store, url):
+def test_reconcile_repairs_a_store_after_a_warning_at_opening(kind, make_store, url):
     inner = make_store(kind)
     first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
     first.add([node(i, f"billing {i}") for i in "abc"])
@@ -59,7 +59,7 @@ def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_s
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
 
 
-def test_what_differs_in_an_index_over_a_simple_store(url, tmp_path):
+def test_reconcile_repairs_an_index_over_a_simple_store(url, tmp_path):
     model = TopicEmbedding()
     index = GuardedVectorStoreIndex([], guard=opened(url), embed_model=model)
     index.insert_nodes([node(i, f"billing {i}") for i in "abc"])
@@ -83,7 +83,7 @@ def test_what_differs_in_an_index_over_a_simple_store(url, tmp_path):
     }
 
 
-def test_an_index_that_is_built_anew_lacks_what_was_known(url):
+def test_rebuilding_an_index_warns_of_missing_nodes(url):
     model = TopicEmbedding()
     nodes = [node(i, f"billing {i}") for i in "ab"]
     GuardedVectorStoreIndex(nodes, guard=opened(url), embed_model=model)

@@ -69,7 +69,7 @@ def heard():
     root.event_handlers, root.span_handlers = before
 
 
-def test_k_survive(model):
+def test_retriever_returns_k_clean_nodes(model):
     index = VectorStoreIndex(
         [*known(vector=False), *suspicious(12)], embed_model=model, insert_batch_size=7
     )
@@ -85,7 +85,7 @@ def test_k_survive(model):
     assert len(GuardedRetriever(index, 3, guard=scripted()).retrieve("billing kb 0")) == 3
 
 
-async def test_k_survive_asynchronously_and_the_query_is_embedded_once(model):
+async def test_async_retriever_returns_k_and_embeds_the_query_once(model):
     index = VectorStoreIndex([*known(vector=False), *suspicious(25)], embed_model=model)
     retriever = GuardedRetriever(
         index.as_retriever(similarity_top_k=6), guard=RetrievalGuard([Scripted()])
@@ -143,7 +143,7 @@ def test_the_same_node_twice_and_one_id_for_two_texts(quarantine):
     ] * 2
 
 
-def test_without_model_or_query_the_rest_is_looked_for():
+def test_filter_without_model_or_query_runs_the_other_detectors():
     found = [NodeWithScore(node=one) for one in (TextNode(text="a"), *suspicious(1))]
     assert [one.text for one in PoisonFilter(scripted()).postprocess_nodes(found)] == ["a"]
     assert PoisonFilter().postprocess_nodes([], query_str="?") == []
@@ -219,7 +219,7 @@ def test_events_name_the_document(heard, make_store, model):
     assert [item["document"] for item in detections(handler)[-1].quarantined] == ["doc"]
 
 
-def test_handlers_hear_of_what_was_held_without_its_text(heard, make_store):
+def test_ingestion_event_names_held_nodes_without_their_text(heard, make_store):
     handler, spans = heard
     store = guarded_over(make_store("chroma"), None, known())
     assert not detections(handler)
@@ -235,7 +235,7 @@ def test_handlers_hear_of_what_was_held_without_its_text(heard, make_store):
     }
 
 
-async def test_handlers_hear_of_what_was_dropped_at_retrieval(heard, model):
+async def test_retrieval_event_counts_dropped_nodes(heard, model):
     handler, spans = heard
     index = VectorStoreIndex([*known(vector=False), *suspicious(2)], embed_model=model)
     asked = engine(

@@ -72,7 +72,7 @@ def test_a_store_that_cannot_be_asked_is_no_reason_to_fail(make_store, caplog, m
 
 
 @pytest.mark.parametrize("wrong", [None, "guard", RetrievalGuard()])
-def test_what_is_no_guard_is_refused(wrong, make_store, model):
+def test_guard_of_a_wrong_type_is_refused(wrong, make_store, model):
     store = make_store("chroma")
     for build in (
         lambda: GuardedVectorStore(store, guard=wrong),
@@ -87,7 +87,7 @@ def test_what_is_no_guard_is_refused(wrong, make_store, model):
         GuardedIngestionPipeline([], guard=wrong)
 
 
-def test_only_what_can_be_guarded_is_adopted(make_store, model):
+def test_adopt_refuses_unsupported_and_already_guarded_objects(make_store, model):
     summary = SummaryIndex(known())
     guarded = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)
     for index in (summary, guarded, "index", None):
@@ -138,7 +138,7 @@ def test_an_image_without_text_is_said_not_to_be_judged(form, make_store, caplog
     assert "1 nodes hold an image and no text" in caplog.text
 
 
-def test_what_is_not_in_the_store_is_not_named_as_stored(make_store, model, caplog):
+def test_result_does_not_name_unwritten_documents_as_stored(make_store, model, caplog):
     without_model = pipeline_over(
         make_store("chroma"), [SentenceSplitter()], guard_of(InstructionDetector())
     )
@@ -154,7 +154,7 @@ def test_what_is_not_in_the_store_is_not_named_as_stored(make_store, model, capl
     assert whole.last_result.not_stored == ()
 
 
-def test_what_a_guarded_store_is_shows_no_texts(make_store, model):
+def test_repr_of_store_and_index_shows_no_texts(make_store, model):
     store = guarded_over(make_store("chroma"), None, known())
     store.add(bad())
     index = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)

@@ -114,7 +114,7 @@ class Failing(TopicEmbedding):
         raise RuntimeError(msg)
 
 
-def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_path):
+def test_nodes_a_pipeline_did_not_store_are_not_known(make_store, tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     one, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))
     docstore = SimpleDocumentStore()

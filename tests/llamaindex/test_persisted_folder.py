@@ -42,7 +42,7 @@ def folder(index, tmp_path):
     return tmp_path / "index"
 
 
-def test_it_reads_what_the_adapter_reads(index, folder):
+def test_folder_and_adapter_read_the_same_entries(index, folder):
     batch = load(open_source(folder, metadata=True)).batch
     access = adopt(index, guard=Guard([InstructionDetector()])).scan(clean_ids=None).batch
     expected = {entry.id: entry for entry in access}
@@ -125,7 +125,7 @@ def test_columns_are_named_as_for_other_sources(folder):
         ("faiss", r"is no JSON, expected what SimpleVectorStore writes.*adopt\(index\)"),
     ],
 )
-def test_what_is_kept_elsewhere_is_said(kind, said, tmp_path, model, make_store):
+def test_folder_with_nodes_kept_elsewhere_is_refused(kind, said, tmp_path, model, make_store):
     context = StorageContext.from_defaults(vector_store=make_store(kind))
     VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
     context.persist(tmp_path)

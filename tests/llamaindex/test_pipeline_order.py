@@ -179,7 +179,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
 
 
 @pytest.mark.slow
-def test_an_update_of_which_the_first_of_two_guards_holds_a_part_waits_whole(make_store):
+def test_update_partly_held_by_the_first_guard_waits_whole(make_store):
     guard = guard_of(InstructionDetector(), OfVectors())
     pipeline = twice_guarded(guard, summaries()[1], make_store("chroma"), SimpleDocumentStore())
     pipeline.transformations[0] = SentenceSplitter(chunk_size=16, chunk_overlap=0)
@@ -220,7 +220,7 @@ async def test_a_new_document_that_is_held_whole_is_judged_once(make_store, stra
     assert pipeline.last_result.held == ("new",)  # another version
 
 
-async def test_a_refresh_judges_what_is_held_whole_once():
+async def test_refresh_does_not_judge_a_held_document_again():
     index = GuardedVectorStoreIndex([], guard=guard_of(InstructionDetector()), embed_model=MODEL)
     assert index.refresh_ref_docs(documents()) == [True, True]
     with patch.object(index.guard, "screen", side_effect=AssertionError):
@@ -332,9 +332,7 @@ class Rewriting(TransformComponent):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_what_steps_behind_the_last_guard_have_made_is_judged_and_written(
-    asynchronous, make_store
-):
+async def test_output_of_steps_after_the_last_guard_is_judged(asynchronous, make_store):
     guard = guard_of(InstructionDetector(), OfVectors())
     last = Rewriting()
     pipeline = GuardedIngestionPipeline(
@@ -362,7 +360,7 @@ async def test_what_steps_behind_the_last_guard_have_made_is_judged_and_written(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_guard_at_the_end_tells_what_its_store_has_decided(asynchronous, make_store):
+async def test_last_guard_reports_the_decisions_of_its_store(asynchronous, make_store):
     step = PoisonGuard(guard_of(InstructionDetector()))
     pipeline = GuardedIngestionPipeline(
         transformations=[MODEL, step], vector_store=make_store("chroma")
@@ -373,7 +371,7 @@ async def test_a_guard_at_the_end_tells_what_its_store_has_decided(asynchronous,
 
 
 @pytest.mark.parametrize("word", ["other kinds", "its images", "guarded already"])
-def test_what_cannot_be_adopted_is_refused_with_the_way_that_works(word):
+def test_adopt_refuses_unsupported_indexes_with_a_reason(word):
     guard, documents = (
         guard_of(InstructionDetector()),
         [Document(text=INJECTION), Document(text=BODY)],

@@ -234,7 +234,7 @@ def test_parents_are_held_with_a_child():
     assert len(notes) == 2
 
 
-def test_what_a_held_index_node_stands_for_is_held_with_it():
+def test_base_of_a_held_index_node_is_held_with_it():
     base = IndexNode(id_="base", text=f"{BODY} Dogs travel free.", index_id="base")
     parts = [
         IndexNode(id_=f"part {n}", text=text, index_id="base")
@@ -256,7 +256,7 @@ def test_what_a_held_index_node_stands_for_is_held_with_it():
 @pytest.mark.parametrize("by_hand", [True, False])
 @pytest.mark.parametrize("kind", ["simple", "chroma"])
 @pytest.mark.slow
-def test_what_serves_a_recalled_node_leaves_with_it(kind, by_hand, make_store):
+def test_windows_and_parents_of_a_recalled_node_leave_too(kind, by_hand, make_store):
     window = SentenceWindowNodeParser.from_defaults(window_size=1)
     sentences = [f"This is the {number} ferry." for number in NUMBERS]
     nodes = window([Document(id_="ferries", text=" ".join(sentences))])
@@ -281,7 +281,7 @@ def test_what_serves_a_recalled_node_leaves_with_it(kind, by_hand, make_store):
         assert len(index.as_retriever(similarity_top_k=100).retrieve("ferry")) == len(given)
 
 
-def test_what_a_scan_takes_out_takes_its_parents_along():
+def test_scan_quarantines_the_parents_of_a_found_node():
     nodes = hierarchy()
     poison = get_leaf_nodes(nodes)[0]
     index = GuardedVectorStoreIndex(nodes, guard=guard(), embed_model=MODEL)
@@ -342,7 +342,7 @@ async def test_a_node_that_cannot_be_put_into_a_prompt_costs_itself_alone(caplog
     assert "secret" not in caplog.text
 
 
-def test_a_filter_judges_excluded_metadata_by_no_means():
+def test_filter_ignores_excluded_metadata():
     hidden = titled(excluded_llm_metadata_keys=["title"], excluded_embed_metadata_keys=["title"])
     assert PoisonFilter().postprocess_nodes(scored(hidden), query_str="ferry")
 

@@ -154,7 +154,7 @@ async def test_bare_functions_of_guarded_tools_are_guarded():
     assert (tools[0].fn("Oban"), await tools[1].async_fn("Oban")) == (WITHHELD, WITHHELD)
 
 
-def test_what_asks_the_engine_itself_is_refused():
+def test_guarded_engine_tool_refuses_as_langchain_tool():
     engine = VectorStoreIndex([TextNode(text=BODY)], embed_model=MODEL).as_query_engine(MockLLM())
     (tool,) = guarded_tools([QueryEngineTool.from_defaults(engine)])
     with pytest.raises(TypeError, match="would ask its engine itself"):

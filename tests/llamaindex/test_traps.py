@@ -104,7 +104,7 @@ def test_2_a_cached_verdict_is_never_out_of_date(tmp_path):
     assert ids_of(pipeline.run(nodes=mixed())) == ids_of(mixed())
 
 
-def test_2_whatever_changes_a_verdict_changes_the_version():
+def test_2_changes_to_the_guard_change_the_policy_version():
     guard = trained()
     step = PoisonGuard(guard)
     versions = [step.policy_version]
@@ -163,7 +163,7 @@ def texts_in(pipeline):
     return sorted(one.text for one in live(pipeline.vector_store))
 
 
-def test_4_one_guard_and_no_more(make_store):
+def test_4_pipeline_takes_exactly_one_guard(make_store):
     with pytest.raises(ValueError, match="one of both"):
         GuardedIngestionPipeline([])
     with pytest.raises(ValueError, match="one of both"):
@@ -176,7 +176,7 @@ def test_4_one_guard_and_no_more(make_store):
     assert GuardedIngestionPipeline([], guard=store.guard, vector_store=store).vector_store is store
 
 
-def test_4_what_is_held_is_not_recorded_as_done(pipeline):
+def test_4_held_document_is_not_recorded_as_done(pipeline):
     pipeline.run(documents=[*FINE, *POISON])
     assert not pipeline.docstore.document_exists("p")
     assert pipeline.docstore.get_document_hash("p") is None
@@ -187,7 +187,7 @@ def test_4_what_is_held_is_not_recorded_as_done(pipeline):
     assert len(texts_in(pipeline)) == 3
 
 
-def test_4_what_was_held_of_a_document_stays_when_a_better_one_comes(pipeline):
+def test_4_held_version_stays_held_when_a_clean_one_comes(pipeline):
     pipeline.run(documents=POISON)
     pipeline.run(documents=documents("p|billing p"))
     assert texts_in(pipeline) == ["billing p"]
@@ -341,7 +341,7 @@ def neighbours(nodes):
     return ids_of(around.postprocess_nodes([NodeWithScore(node=nodes[0], score=1.0)]))
 
 
-def test_7_relationships_pass_over_what_was_dropped():
+def test_7_relationships_skip_dropped_nodes():
     nodes = chain(CHAIN)
     survivors = PoisonGuard(trained())(nodes)
     assert neighbours(survivors) == [id_of("billing 1"), id_of("billing 4")]
@@ -364,7 +364,7 @@ def test_7_parents_forget_dropped_children():
     assert [info.node_id for info in parent.child_nodes] == [good_child.node_id]
 
 
-def test_7_what_is_deleted_later_leaves_no_dangling_relationships(model):
+def test_7_deleting_a_node_leaves_no_dangling_relationships(model):
     index = GuardedVectorStoreIndex(
         chain(("billing 1", "billing 2", "billing 3")), guard=trained(), embed_model=model
     )
@@ -385,7 +385,7 @@ def scripted_filter(**options):
     return PoisonFilter(RetrievalGuard([Scripted()]), **options)
 
 
-def test_8_the_filter_reads_what_models_read():
+def test_8_filter_reads_the_same_metadata_as_models():
     common = {"metadata": {"title": "score=5"}, "text_template": "{content} {metadata_str}"}
     shown = TextNode(text="fine", **common)
     embedded = TextNode(text="fine too", excluded_llm_metadata_keys=["title"], **common)

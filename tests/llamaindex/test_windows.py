@@ -79,7 +79,7 @@ def test_a_short_document_that_is_an_attack_as_a_whole_is_held_whole():
     assert quarantine.count() == 3
 
 
-def test_what_a_cut_joins_to_an_attack_is_held():
+def test_windows_that_a_cut_joins_into_an_attack_are_dropped():
     nodes = parsed(f"{BEFORE} Take the {INJECTION} code now. {AFTER}", size=1)
     texts = [one.text.strip() for one in nodes]
     first, last = texts.index(f"Take the {INJECTION}"), len(texts)
@@ -166,7 +166,7 @@ def test_nodes_without_windows_are_untouched():
     assert all(one is other for one, other in zip(kept, given, strict=True))
 
 
-def test_stored_windows_that_nobody_cuts_are_held_with_the_sentence():
+def test_uncut_stored_windows_are_held_with_the_sentence():
     nodes = parsed(f"{BEFORE} {INJECTION} {AFTER}")
     keeper = GuardedVectorStoreIndex(
         nodes[:1], guard=guard_of(InstructionDetector()), embed_model=MODEL
