@@ -125,7 +125,7 @@ def held(world):
 
 
 @pytest.mark.slow
-def test_what_comes_free_of_an_adopted_source_is_in_the_store(world):
+def test_released_entries_of_an_adopted_source_are_stored(world):
     released = world.guarded.adopt_source(SITE, by="anna", note="the new handbook")
     worst = set(world.unusual[-int(RATE * 60) :])
     assert {one.entry.text for one in released} == set(world.unusual) - worst
@@ -153,7 +153,7 @@ def test_later_documents_of_an_adopted_source_pass_and_those_of_others_do_not(wo
 
 
 @pytest.mark.slow
-def test_of_a_source_that_is_kept_out_all_stays_held(world):
+def test_entries_of_a_source_kept_out_stay_held(world):
     world.guarded.keep_holding(SITE, by="anna")
     assert world.guard.sources.questions() == ()
     assert held(world) == set(world.unusual)
@@ -162,13 +162,13 @@ def test_of_a_source_that_is_kept_out_all_stays_held(world):
     assert held(world) == set(world.unusual + later)
 
 
-def test_a_source_of_which_nothing_is_held_is_refused(world):
+def test_source_without_held_entries_is_refused(world):
     with pytest.raises(ValueError, match="nothing of the source 'other'"):
         world.guarded.adopt_source("other")
 
 
 @pytest.mark.slow
-def test_what_names_no_source_is_adopted_as_well(world):
+def test_entries_without_a_source_can_be_adopted(world):
     world.bring(texts_of(200, 30, 1.5, 2.0), None)
     assert None in {one.source for one in world.guard.sources.questions()}
     assert len(world.guarded.adopt_source(None)) == 29
@@ -176,7 +176,7 @@ def test_what_names_no_source_is_adopted_as_well(world):
 
 
 @pytest.mark.parametrize("kind", [Stored, Nodes])
-async def test_it_is_adopted_without_blocking_as_well(kind, collection):
+async def test_source_can_be_adopted_asynchronously(kind, collection):
     made = kind(calibrated(np.linspace(0.0, 1.0, 300)), collection)
     unusual = texts_of(100, 30, 1.5, 3.0)
     made.bring(unusual, SITE)

@@ -131,7 +131,7 @@ def silent(report):
 
 
 @pytest.mark.slow
-def test_the_probes_are_held_to_begin_with(guard):
+def test_guard_holds_most_probes_before_any_stream(guard):
     held = {name: float((~admitted).mean()) for name, admitted in held_of(guard).items()}
     for name, share in held.items():
         if not name.startswith("flips"):

@@ -196,7 +196,7 @@ def test_a_partly_poisoned_update_leaves_the_version_before_whole(world):
 
 
 @pytest.mark.slow
-def test_once_it_is_released_it_replaces_the_version_before(world):
+def test_released_update_replaces_the_previous_version(world):
     world.bring(a=NEW, b=OTHER)
     world.release("Guests sign in at the desk.")  # which decides nothing
     assert world.served("a") == sorted(OLD)
@@ -212,7 +212,7 @@ def test_once_it_is_released_it_replaces_the_version_before(world):
 
 
 @pytest.mark.slow
-def test_all_of_it_can_be_released_at_once(world):
+def test_whole_update_can_be_released_at_once(world):
     world.bring(a=NEW, b=OTHER)
     world.release(*NEW)
     assert world.served("a") == sorted(NEW)
@@ -220,7 +220,7 @@ def test_all_of_it_can_be_released_at_once(world):
 
 
 @pytest.mark.slow
-def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
+def test_update_waits_until_every_suspect_part_is_decided(world):
     second = BAD.replace("system prompt", "passwords")
     world.bring(a=(*NEW, second))
     world.release(BAD)
@@ -233,7 +233,7 @@ def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
 
 
 @pytest.mark.slow
-def test_of_what_is_confirmed_as_poisoned_the_version_before_stays(world):
+def test_previous_version_stays_if_its_update_is_confirmed_poison(world):
     world.bring(a=NEW, b=OTHER)
     world.quarantine.confirm(world.ids(BAD), by="anna")
     world.release(*(set(NEW) - {BAD}))
@@ -254,7 +254,7 @@ def test_a_later_clean_version_goes_in(world):
 
 
 @pytest.mark.slow
-def test_a_later_version_that_is_held_as_well_takes_its_place(world):
+def test_later_held_version_replaces_the_held_one(world):
     other = BAD.replace("system prompt", "passwords")
     world.bring(a=NEW)
     world.bring(a=("The office opens at ten.", other))
@@ -287,7 +287,7 @@ def test_the_same_version_again_is_quiet(world, caplog, monkeypatch):
     assert world.served("a") == sorted(OLD)
 
 
-def test_of_a_new_document_the_clean_parts_go_in(world):
+def test_clean_parts_of_a_new_document_are_stored(world):
     world.bring(c=NEW)
     assert world.served("c") == sorted(set(NEW) - {BAD})
     assert world.held == {BAD}
