@@ -82,7 +82,7 @@ class Effort:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["confirm", "release"])
-def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, action):
+def test_bulk_decision_and_undo_use_few_statements(url, action):
     quarantine = Quarantine(url)
     flood.hold(quarantine, 0, 3 * AT_ONCE)
     desk, sent = Desk(quarantine), []
@@ -134,7 +134,7 @@ def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
-def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
+def test_holding_one_more_entry_of_a_flood_stays_cheap(url, place):
     quarantine, n = Quarantine(url), MEMBERS
     flood.hold(quarantine, 0, n)
     if place == "released":

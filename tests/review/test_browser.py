@@ -287,7 +287,7 @@ def test_keys_count_as_soon_as_a_dialog_is_closed(person):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_what_has_the_focus_is_seen(quarantine, person, width):
+def test_focused_element_is_always_visible(quarantine, person, width):
     held(quarantine, GROUP)
     anna = person(viewport={"width": width, "height": 700})
     page = anna.go("/cases/1")

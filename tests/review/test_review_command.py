@@ -75,7 +75,7 @@ def test_other_machines_are_served_over_tls_only(quarantine, review, served):
     assert "; secure" in answer.headers["set-cookie"].lower()
 
 
-def test_what_is_not_there_is_said_and_not_made(review, served, tmp_path):
+def test_missing_database_or_wrong_store_is_an_error(review, served, tmp_path):
     code, _, error = review("--database", f"sqlite:///{tmp_path}/gone.db")
     assert (code, "does not exist" in error, served) == (2, True, [])
     assert list(tmp_path.iterdir()) == []
@@ -105,7 +105,7 @@ def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
     assert "Known entries" in client.get("/health").text  # of the store's guard
 
 
-def test_it_goes_by_the_settings(review, served, tmp_path):
+def test_command_reads_database_and_namespace_from_settings(review, served, tmp_path):
     quarantine = Quarantine(f"sqlite:///{tmp_path}/held.db", namespace="shop")
     held(quarantine, ["a text of the shop"])
     (tmp_path / "ragshield.toml").write_text("database = 'sqlite:///held.db'\nnamespace = 'shop'")

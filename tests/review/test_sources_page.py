@@ -76,7 +76,7 @@ def test_a_source_is_adopted_by_one_click(quarantine):
     assert "not asked about any more" in anna.told
 
 
-def test_what_names_no_source_is_kept_by_one_click(quarantine):
+def test_entries_without_a_source_stay_held_by_one_click(quarantine):
     store, inner = guarded(quarantine, None)
     anna = Browser(review_app(store, tokens=TOKENS))
     key = anna.get("/health").text.split('name="source" value="')[1].split('"')[0]
@@ -87,7 +87,7 @@ def test_what_names_no_source_is_kept_by_one_click(quarantine):
 
 
 @pytest.mark.slow
-def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
+def test_source_decision_needs_the_page_form_and_permission(quarantine):
     store, inner = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS))
     key = anna.get("/").text.split('name="source" value="')[1].split('"')[0]
@@ -109,7 +109,7 @@ def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
     assert (store.quarantine.count(), len(inner.store)) == (30, 30)
 
 
-def test_nobody_releases_a_source_alone_where_two_have_to(quarantine):
+def test_adopting_a_source_is_refused_if_two_reviewers_must_agree(quarantine):
     store, inner = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS, two_persons=True))
     page = anna.get("/").text
@@ -149,7 +149,7 @@ def test_without_a_store_the_commands_are_shown(tmp_path):
     assert anna.post("/sources", source="x", choice="adopt").status_code == 409
 
 
-def test_nothing_is_asked_where_there_is_no_guard(anna):
+def test_page_without_a_guard_asks_nothing_about_sources(anna):
     for path in ("/", "/health"):
         assert "New source" not in anna.get(path).text
 
