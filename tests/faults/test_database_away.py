@@ -112,7 +112,7 @@ def check_all_there(keeper, live, held):
 
 
 @pytest.mark.slow
-def test_nothing_is_written_while_it_is_away_and_a_retry_does_it(database):
+def test_nothing_is_written_during_an_outage_and_a_retry_succeeds(database):
     store = {}
     first, second = (SmallKeeper(opened(database.url), store) for _ in range(2))
     first.add(a="fine")
@@ -130,7 +130,7 @@ def test_nothing_is_written_while_it_is_away_and_a_retry_does_it(database):
         check_all_there(keeper, {"a", "b", "c", "e"}, {"d", "f"})
 
 
-def test_that_it_goes_away_while_the_store_is_written_loses_nothing(database):
+def test_outage_during_a_store_write_loses_nothing(database):
     keeper = SmallKeeper(opened(database.url), {})
     keeper.add(a="fine")
     write, gone = keeper.write_entries, contextlib.ExitStack()
@@ -151,7 +151,7 @@ def test_that_it_goes_away_while_the_store_is_written_loses_nothing(database):
     check_all_there(keeper, {"a", "b"}, {"c"})
 
 
-def test_that_it_goes_away_before_the_store_is_written_lets_nothing_in(database):
+def test_outage_before_a_store_write_lets_nothing_in(database):
     keeper = SmallKeeper(opened(database.url), {})
     keeper.add(a="fine")
     guard, gone = keeper.guard, contextlib.ExitStack()
@@ -172,9 +172,7 @@ def test_that_it_goes_away_before_the_store_is_written_lets_nothing_in(database)
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(fail_open=True)])
-def test_reads_refuse_to_guess_what_is_held_unless_they_fail_open(
-    database, policy, monkeypatch, caplog
-):
+def test_reads_fail_during_an_outage_unless_they_fail_open(database, policy, monkeypatch, caplog):
     monkeypatch.setattr(mask, "LOOK_EVERY", 0.0)
     store = {}
     first, second = (SmallKeeper(opened(database.url, policy), store) for _ in range(2))
@@ -258,7 +256,7 @@ def test_every_read_of_both_adapters_looks_and_refuses(adapter, fails_open, tmp_
     assert second.store.guard.writes.known(["a", "b", "c"]) == ["a", "b", "c"]
 
 
-def test_how_a_guard_stands_is_told_while_the_database_is_away(database):
+def test_guard_status_is_available_during_an_outage(database):
     guard = opened(database.url)
     keeper = SmallKeeper(guard, {})
     keeper.add(a="fine", b="score=5")
@@ -274,7 +272,7 @@ def test_how_a_guard_stands_is_told_while_the_database_is_away(database):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_full_database_lets_nothing_in_that_came_with_what_it_cannot_hold(shared, tmp_path):
+def test_full_database_rejects_the_whole_batch(shared, tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = opened(url) if shared else Guard([Scripted()], quarantine=Quarantine(url))
     keeper = SmallKeeper(guard, {})
@@ -297,7 +295,7 @@ def limit(guard, pages):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_one_that_others_lock_for_too_long_is_an_error_of_ours(shared, tmp_path, monkeypatch):
+def test_database_locked_too_long_raises_quarantine_error(shared, tmp_path, monkeypatch):
     monkeypatch.setattr(connecting, "BUSY", 10)
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = opened(url) if shared else Guard([Scripted()], quarantine=Quarantine(url))

@@ -20,7 +20,7 @@ def task(request, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
-def test_after_kills_all_is_as_without(task, store):
+def test_killed_ingestion_ends_like_an_undisturbed_one(task, store):
     alone = ingest(task(store, "alone"))
     plan = task(store, "alone").plan
     kills = chosen(5, len(plan.steps) - 1, seed=3)

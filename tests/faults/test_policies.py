@@ -54,7 +54,7 @@ def guard(request, tmp_path):
     return built(OPEN) if request.param == "built" else opened(tmp_path)
 
 
-def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
+def test_entry_is_held_with_a_note_if_a_detector_fails(mood, caplog):
     keeper = SmallKeeper(built(), {})
     mood("raises")
     report = keeper.add(a=f"fine {HOSTILE}")
@@ -71,7 +71,7 @@ def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
     assert HOSTILE not in caplog.text
 
 
-def test_failing_open_lets_in_what_others_admit_and_an_event_says_so(mood, guard, caplog):
+def test_fail_open_lets_in_unscreened_entries_and_records_an_event(mood, guard, caplog):
     keeper = SmallKeeper(guard, {})
     mood("raises")
     with mock.patch.object(
@@ -91,7 +91,7 @@ def test_failing_open_lets_in_what_others_admit_and_an_event_says_so(mood, guard
     assert "screened later" in caplog.text
 
 
-def test_what_was_let_in_is_screened_once_the_detector_works(mood, guard):
+def test_unscreened_entries_are_screened_once_the_detector_works(mood, guard):
     keeper = SmallKeeper(guard, {})
     if len(guard.detectors) > 1:  # of the two, the other would hold it
         keeper = SmallKeeper(built(OPEN, [Moody()]), {})
@@ -108,7 +108,7 @@ def test_what_was_let_in_is_screened_once_the_detector_works(mood, guard):
     assert guard.status().unscreened == 0
 
 
-def test_it_can_be_asked_for_and_what_is_gone_or_judged_is_asked_of_nobody(mood):
+def test_rescreen_skips_deleted_and_trusted_entries(mood):
     keeper = SmallKeeper(built(OPEN, [Moody()]), {})
     mood("raises")
     keeper.add(a="fine", b="score=5", c="score=6", d="score=7")
@@ -121,7 +121,7 @@ def test_it_can_be_asked_for_and_what_is_gone_or_judged_is_asked_of_nobody(mood)
     assert keeper.guard.writes.unscreened() == {}
 
 
-def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
+def test_unscreened_entries_survive_saving_and_loading_the_guard(mood, tmp_path):
     store = {}
     keeper = SmallKeeper(built(OPEN, [Moody()]), store)
     mood("raises")
@@ -137,7 +137,7 @@ def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
 
 @pytest.mark.parametrize("in_a_snapshot", [False, True])
 @pytest.mark.slow
-def test_another_worker_screens_what_one_let_in_and_both_know(
+def test_another_worker_screens_unscreened_entries_for_both(
     mood, tmp_path, in_a_snapshot, monkeypatch
 ):
     if in_a_snapshot:
@@ -266,7 +266,7 @@ def test_the_passage_that_takes_too_long_is_dropped_and_the_others_are_read(mood
     assert [item.entry_id for item in report.unjudged] == ["b"]
 
 
-def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(mood):
+def test_entries_let_in_during_a_hang_are_screened_afterwards(mood):
     guard = built(Policy(time_budget=0.05, fail_open=True), [Moody()])
     keeper = SmallKeeper(guard, {})
     hung = threading.Event()
@@ -282,7 +282,7 @@ def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(moo
 
 
 @pytest.mark.slow
-def test_a_call_that_was_left_behind_has_detectors_that_nobody_uses_any_more(mood):
+def test_guard_replaces_the_detectors_of_an_abandoned_call(mood):
     known, bad = passages(300, 1), group(4, 1)
 
     def guard(*others):

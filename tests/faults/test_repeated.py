@@ -40,7 +40,7 @@ def shown(store):
 
 
 @pytest.mark.slow
-def test_what_was_released_and_not_saved_is_released_again(opened):
+def test_unsaved_release_can_be_repeated(opened):
     store = opened()
     store.add(texts("good", "score=5 or so"))
     store.save()
@@ -58,7 +58,7 @@ def test_what_was_released_and_not_saved_is_released_again(opened):
     assert shown(last) == {"e0", "e1"}
 
 
-def test_what_was_written_and_not_saved_is_written_again_and_known_once(opened):
+def test_unsaved_write_can_be_repeated_and_is_known_once(opened):
     store = opened()
     store.add(texts("one", "two"))
     store.save()
@@ -72,7 +72,7 @@ def test_what_was_written_and_not_saved_is_written_again_and_known_once(opened):
 
 
 @pytest.mark.slow
-def test_what_is_held_when_it_comes_again_is_known_no_longer(opened):
+def test_entry_held_meanwhile_is_forgotten_when_written_again(opened):
     store = opened()
     store.save()
     bad = texts("one", "two")
@@ -85,7 +85,7 @@ def test_what_is_held_when_it_comes_again_is_known_no_longer(opened):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_looked_admissible_before_and_is_held_now_leaves_the_store(url, shared, tmp_path):
+def test_known_entry_that_is_now_held_leaves_the_store(url, shared, tmp_path):
     guard = (
         Guard.open(url, detectors=[Scripted()])
         if shared
@@ -108,7 +108,7 @@ def test_an_older_revision_stays_where_the_new_one_is_held(url, tmp_path):
     assert keeper.store.ids() == keeper.seen() == guard.writes.known(["s0"]) == ["s0"]
 
 
-def test_guards_agree_on_what_was_lost_and_came_again(url, tmp_path):
+def test_guards_agree_on_entries_lost_and_written_again(url, tmp_path):
     one, other = (
         FolderKeeper(Guard.open(url, detectors=[CliqueDetector()]), tmp_path / "store")
         for _ in range(2)
@@ -125,7 +125,7 @@ def test_guards_agree_on_what_was_lost_and_came_again(url, tmp_path):
 # How the folder of a store in memory is saved
 
 
-def test_a_crash_while_it_is_saved_leaves_what_was_saved_before(tmp_path):
+def test_crash_during_a_save_leaves_the_previous_one(tmp_path):
     def write(folder):
         folder.mkdir()
         (folder / "a").write_text("one")

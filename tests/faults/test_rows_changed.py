@@ -129,7 +129,7 @@ def test_every_table_has_digests_or_says_why_not():
 
 
 @pytest.mark.slow
-def test_what_was_written_is_whole(file, written):
+def test_unchanged_database_passes_verification(file, written):
     assert noticed(file, written[1][-1]) == []
     for table, column in covered():
         query = f"SELECT count(*) FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
@@ -181,7 +181,7 @@ def test_the_journals_of_two_namespaces_cannot_be_swapped_unnoticed(file):
     assert len(noticed(file)) == 3
 
 
-def test_what_was_learned_cannot_be_replaced_with_checksums_that_fit(file):
+def test_learned_state_cannot_be_replaced_with_matching_checksums(file):
     """The attack that needs no key where digests have none."""
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.row_factory = sqlite3.Row
@@ -211,7 +211,7 @@ def moved_back(file, older, tables):
 LEARNED = [name for name in TABLES if "journal" in name or "snapshot" in name]
 
 
-def test_what_was_learned_cannot_be_set_back_unnoticed(file, written):
+def test_learned_state_cannot_be_rolled_back_unnoticed(file, written):
     older = written[0].with_name("older.db")
     moved_back(file, older, LEARNED)
     said = noticed(file, namespaces=("default",))
@@ -222,7 +222,7 @@ def test_what_was_learned_cannot_be_set_back_unnoticed(file, written):
 
 
 @pytest.mark.parametrize("column", ["position", "digest"])
-def test_a_guard_that_is_open_is_concerned(file, column):
+def test_open_guard_reports_changed_rows_in_its_status(file, column):
     guard = opened(f"sqlite:///{file}")
     assert not any("cannot be used" in concern for concern in guard.status().concerns())
     sql(file, f"UPDATE ragshield_journal_heads SET {column} = 7 WHERE namespace = 'default'")  # noqa: S608

@@ -51,7 +51,7 @@ def check(keeper, live, held):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2], ids=["before", "in part", "after all"])
-def test_a_write_that_fails_is_recovered_by_what_the_store_says_and_can_be_repeated(guard, after):
+def test_failed_write_is_recovered_from_the_store_and_repeatable(guard, after):
     keeper = Failing(guard, {})
     keeper.after = after
     with pytest.raises(LostConnectionError) as error:
