@@ -190,7 +190,7 @@ def world(tmp_path_factory):
         sys.modules.pop(name, None)
 
 
-def test_the_overview_says_of_each_command_what_its_help_says():
+def test_overview_lists_existing_commands_with_a_sentence_each():
     group = get_command(app)
     for name, (_, line) in COMMANDS_OF_CLI.items():
         assert group.get_command(None, name) is not None

@@ -26,7 +26,7 @@ def test_the_list_names_every_folder_of_code_and_no_other():
     assert data - named == {"ragshield_core/tools/evaluate/help_desk"}
 
 
-def test_the_list_says_what_each_is_for():
+def test_list_says_what_each_folder_is_for():
     assert all(
         re.fullmatch(r"    \S+/ +\S.*", line) for line in LIST.splitlines() if line[:4] == "    "
     )

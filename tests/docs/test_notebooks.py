@@ -70,7 +70,7 @@ def plots(notebook):
     )
 
 
-def test_there_are_four():
+def test_all_four_notebooks_are_found():
     assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
 
 
@@ -82,7 +82,7 @@ def offline(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_prints_what_is_committed(path, tmp_path):
+def test_notebook_runs_and_prints_the_committed_output(path, tmp_path):
     committed, notebook = read(path), read(path)
     for cell in code_of(notebook):
         cell.outputs = []
@@ -101,7 +101,7 @@ def test_it_runs_and_prints_what_is_committed(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_is_committed_is_a_whole_run_of_it(path):
+def test_committed_notebook_is_one_complete_run(path):
     notebook = read(path)
     counts = [cell.execution_count for cell in code_of(notebook)]
     assert counts == list(range(1, len(counts) + 1))

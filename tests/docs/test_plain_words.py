@@ -155,5 +155,5 @@ def test_clauses_without_a_head_are_found(source, n):
 
 
 @pytest.mark.parametrize("text", ["What is held?", "# What is held", "    What is", "| What is |"])
-def test_questions_headings_and_code_are_none(text):
+def test_questions_headings_and_code_are_not_faults(text):
     assert faults(text) == []

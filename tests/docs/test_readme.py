@@ -50,7 +50,7 @@ def test_there_are_snippets():
 @pytest.mark.parametrize("code", PARAMS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.slow
-def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
+def test_snippet_prints_its_commented_output(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -64,7 +64,7 @@ def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
     assert printed.getvalue().split() == promised.split()
 
 
-def test_what_installs_first_is_offline_only_once_it_has():
+def test_demo_is_called_offline_only_once_installed():
     """`pip install` downloads."""
     (before,) = re.findall(r"\n\n([^`]*?)\n\n```bash\n[^\n]*ragshield demo\n```", README)
     assert re.findall(r"offline\b.{15}", before.replace("\n", " ")) == ["offline once installed"]
