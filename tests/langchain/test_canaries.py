@@ -104,7 +104,7 @@ def test_a_langchain_retriever_and_runnable():
     assert set(drift.newcomers) == {"bad-0", "bad-1", "bad-2"}
 
 
-def test_a_faiss_store_ranks_as_it_does_for_the_application():
+def test_canary_check_ranks_like_the_faiss_search():
     """By distance, vectors of any length rank otherwise than those of unit length."""
     store = in_faiss()
     put(store, knowledge())

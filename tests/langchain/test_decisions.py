@@ -182,7 +182,7 @@ def test_entry_rewritten_by_its_owner_needs_no_restore(store):
     ],
     ids=["update", "moved"],
 )
-def test_an_update_and_a_move_are_no_replacement_by_others(store, newer):
+def test_update_or_move_by_the_owner_keeps_no_replaced_version(store, newer):
     store.add_documents([GOOD])
     store.add_documents([newer])
     assert store.quarantine.count(None) == 0

@@ -47,7 +47,7 @@ def screened(*scores):
 FOUND, NOTHING = screened(-1, 5, -1), screened(-1, -1, -1)
 
 
-def test_a_run_hears_ids_hashes_and_scores_and_no_text():
+def test_event_carries_ids_hashes_and_scores_but_no_text():
     heard = Heard()
     step = RunnableLambda(report_detection)
     step.invoke(FOUND, {"callbacks": [heard]})
@@ -62,7 +62,7 @@ def test_a_run_hears_ids_hashes_and_scores_and_no_text():
     assert "score=" not in json.dumps(data), "evidence quotes the text"
 
 
-async def test_async_handlers_hear_it_and_astream_events_hands_it_on():
+async def test_async_handlers_and_astream_events_receive_the_event():
     heard = HeardAsync()
 
     async def step(report):
@@ -74,7 +74,7 @@ async def test_async_handlers_hear_it_and_astream_events_hands_it_on():
     assert [event["name"] for event in streamed] == [EVENT]
 
 
-async def test_without_a_run_it_is_only_logged(caplog):
+async def test_detection_outside_a_run_is_only_logged(caplog):
     heard = Heard()
     with caplog.at_level(logging.INFO, "ragshield"):
         report_detection(FOUND)

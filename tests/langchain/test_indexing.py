@@ -129,7 +129,7 @@ def test_plain_index_over_a_guarded_store_is_refused_before_anything_is_lost(wor
     assert world.state == before
 
 
-def test_a_source_may_write_to_another_guarded_store_while_it_is_indexed(world):
+def test_source_may_write_to_another_guarded_store_during_indexing(world):
     other = guarded()
 
     def crawled():

@@ -222,7 +222,7 @@ def test_held_documents_never_reach_the_model(quarantine):
     ],
     ids=["tuple", "scores", "mapping", "single", "nested", "alone"],
 )
-def test_shapes_of_artifacts(artifact, kept):
+def test_artifacts_of_any_shape_are_filtered(artifact, kept):
     result = PoisonGuardMiddleware().wrap_tool_call(request(), lambda _: message(artifact))
     assert result.artifact == kept
     assert "Nero" not in result.content
@@ -248,7 +248,7 @@ def test_the_query_is_found_among_the_arguments(arguments):
     assert result.artifact == GOOD
 
 
-def test_the_run_is_told():
+def test_run_receives_an_event_without_texts():
     heard = Heard()
     agent = create_agent(model(), [searching()], middleware=[PoisonGuardMiddleware()])
     seen(agent, callbacks=[heard])

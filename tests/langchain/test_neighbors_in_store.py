@@ -235,7 +235,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
+def test_reopened_guard_decides_alike_with_neighbors_in_the_store(kind, make_store, tmp_path):
     inner, url = fill(make_store(kind, MODEL, PASSAGE_DIM)), f"sqlite:///{tmp_path}/guard.db"
     first = GuardedVectorStore.adopt(
         inner,
@@ -286,7 +286,7 @@ def test_an_existing_guard_moves_to_the_store_and_back(make_store):
     assert guard.state.where == "memory"
 
 
-def test_a_store_that_cannot_is_refused():
+def test_store_without_neighbor_search_is_refused():
     inner = InMemoryVectorStore(MODEL)
     with pytest.raises(TypeError, match="cannot be found in InMemoryVectorStore, expected PGVec"):
         GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
@@ -294,7 +294,7 @@ def test_a_store_that_cannot_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
-def test_from_an_event_loop(kind, make_store, postgres_url):
+def test_async_writes_work_with_neighbors_in_the_store(kind, make_store, postgres_url):
     async def work():
         from langchain_postgres import PGVector  # noqa: PLC0415
         from sqlalchemy import NullPool  # noqa: PLC0415

@@ -93,7 +93,7 @@ def test_parent_stays_hidden_after_a_restart_with_any_key(native, id_key, on_fil
     assert served(again, native=native) == {TRAIN.page_content}
 
 
-def test_a_guarded_retriever_tells_the_store_of_another_key(native):
+def test_guarded_retriever_passes_its_id_key_to_the_store(native):
     retriever = around(guarded(parent_key=None), id_key="page_id")
     fill(retriever, [PAGE, TRAIN], native)
     GuardedRetriever(retriever=retriever)
@@ -101,7 +101,7 @@ def test_a_guarded_retriever_tells_the_store_of_another_key(native):
 
 
 @pytest.mark.parametrize("knows", ["the store", "a guarded retriever"])
-def test_a_claim_to_be_a_part_hides_no_document_that_does_not_hold_the_text(native, knows, on_file):
+def test_false_parent_claim_hides_no_document(native, knows, on_file):
     docstore = InMemoryStore()
     given = {"parent_docstore": docstore} if knows == "the store" else {"parent_key": None}
     store = guarded(Quarantine(on_file), **given)
@@ -128,7 +128,7 @@ def test_without_a_docstore_claims_are_believed(native):
     assert served(retriever, native=native) == set()
 
 
-def test_without_a_parent_key_good_parts_are_found_and_the_whole_is_warned_of(native, caplog):
+def test_missing_parent_key_is_warned_of_and_clean_parts_found(native, caplog):
     guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     fill(around(store), [PAGE, TRAIN], native)

@@ -104,7 +104,7 @@ def ids(documents):
 # The filter
 
 
-async def test_the_good_ones_pass_as_they_are_and_in_their_order():
+async def test_clean_documents_pass_unchanged_and_in_order():
     given = [GOOD[1], POISON, GOOD[0], GOOD[2]]
     kept = PoisonFilter().compress_documents(given, QUERY)
     assert [id(one) for one in kept] == [id(GOOD[1]), id(GOOD[0]), id(GOOD[2])]
@@ -134,7 +134,7 @@ def test_groups_are_found_by_the_vectors_of_the_store_without_embedding_texts_ag
     assert (model.texts, model.queries) == ([], ["q"])
 
 
-def test_without_a_store_texts_are_embedded_and_without_a_model_groups_are_not_looked_for():
+def test_filter_without_a_store_needs_a_model_to_find_groups():
     found = filled("memory")[0].similarity_search("q", k=10)
     model = Vectors()
     kept = PoisonFilter(embeddings=model).compress_documents(found, "q")
@@ -154,7 +154,7 @@ def test_vectors_that_are_of_no_use_stop_no_chain(caplog):
     assert "Nero" not in caplog.text
 
 
-def test_a_store_that_cannot_be_read_back_is_no_obstacle():
+def test_filter_works_if_the_store_cannot_be_read():
     store, model = filled("memory")
     found = store.similarity_search("q", k=10)
     poison_filter = PoisonFilter(store=store)
@@ -209,7 +209,7 @@ def test_a_step_in_a_chain_changes_nothing_but_the_documents():
 @pytest.mark.parametrize(
     "keys", [("query", "documents"), ("input", "source_documents"), ("q", "d")]
 )
-def test_keys_of_a_mapping(keys):
+def test_runnable_filters_documents_under_any_mapping_keys(keys):
     query, documents = keys
     named = {"query_key": "q", "documents_key": "d"} if query == "q" else {}
     step = PoisonFilter().as_runnable(**named)
@@ -258,7 +258,7 @@ async def test_retriever_returns_k_clean_documents(store):
     assert found == clean[:4]
 
 
-def test_diverse_results_and_those_above_a_score(store):
+def test_mmr_and_threshold_searches_return_k_clean_documents(store):
     kinds = {"mmr": {"k": 3}}
     if isinstance(store, FAISS):  # InMemoryVectorStore knows no relevance
         kinds["similarity_score_threshold"] = {"k": 3, "score_threshold": -1.0}

@@ -70,7 +70,7 @@ CLEAN_IDS = [entry_id for batch in CLEAN for entry_id in batch.ids]
 
 
 @pytest.mark.slow
-def test_five_that_trickle_in_end_like_five_at_once(store):
+def test_poison_that_trickles_in_ends_like_one_batch(store):
     reports = trickle(store)
     assert not live(store) & BAD
     assert set(KNOWN.ids) <= live(store)

@@ -13,7 +13,7 @@ from ragshield_langchain import GuardedVectorStore
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_fails_is_lost_or_poisoned(make_store, on_file, kind):
+def test_concurrent_writes_and_reads_lose_nothing(make_store, on_file, kind):
     embedding = DeterministicFakeEmbedding(size=concurrency.DIM)
     inner = make_store(kind, embedding, concurrency.DIM)
     done = concurrency.run(inner, Quarantine(on_file), 1.0, 8, 200)

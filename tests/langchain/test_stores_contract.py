@@ -112,7 +112,7 @@ def test_a_new_revision_leaves_nothing_of_the_old_one(access):
 
 
 @pytest.mark.slow
-def test_more_than_one_request_can_take_is_written_read_and_deleted(access, kind):
+def test_large_batch_is_written_read_and_deleted_in_parts(access, kind):
     n = 6000 if kind == "chroma" else 1200
     ids = [f"id {i}" for i in range(n)]
     vectors = np.random.default_rng(0).normal(size=(n, DIM))

@@ -83,7 +83,7 @@ async def test_results_are_those_of_a_store_without_the_poison(store, clean, k, 
 
 @pytest.mark.parametrize("lambda_mult", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("options", [{}, EVEN], ids=["all", "filtered"])
-async def test_poison_bends_no_diverse_choice(store, clean, lambda_mult, options):
+async def test_hidden_poison_does_not_change_mmr_results(store, clean, lambda_mult, options):
     for name, argument in (
         ("max_marginal_relevance_search", QUERY),
         ("max_marginal_relevance_search_by_vector", VECTOR.tolist()),
@@ -109,7 +109,7 @@ def test_a_store_without_held_documents_is_asked_once(clean):
         assert search.call_count == 4
 
 
-def test_relevance_scores_and_retrievers_see_none_of_it(store, clean):
+def test_relevance_searches_and_retrievers_return_no_poison(store, clean):
     found = store.similarity_search_with_relevance_scores(QUERY, k=5)
     assert found == clean.similarity_search_with_relevance_scores(QUERY, k=5)
     for options in ({}, {"search_type": "mmr"}):
@@ -118,7 +118,7 @@ def test_relevance_scores_and_retrievers_see_none_of_it(store, clean):
         assert len(documents) == 5
 
 
-def test_a_new_process_hides_it_too(store, on_file):
+def test_new_process_hides_held_entries_too(store, on_file):
     again = GuardedVectorStore(store.inner, guard=guard_of(url=on_file))
     assert all("score" not in d.page_content for d in again.similarity_search(QUERY, k=50))
     assert again.get_by_ids(["bad0", "good0"]) == store.inner.get_by_ids(["good0"])

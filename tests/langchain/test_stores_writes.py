@@ -63,7 +63,7 @@ async def test_a_report_tells_of_all_entries(store, way):
     assert store.embeddings.native == way.startswith("aa") * len(store.embeddings.calls)
 
 
-def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
+def test_add_embeddings_takes_columns_only_by_keyword(store):
     vectors = [vector_of(text).tolist() for text in ("a", "b")]
     assert store.add_embeddings(texts=["a", "b"], embeddings=vectors, ids=["1", "2"]) == ["1", "2"]
     with pytest.raises(TypeError, match=r"texts=\.\.\., embeddings=\.\.\."):
@@ -82,7 +82,7 @@ def test_callback_receives_an_event_for_held_entries(store):
 
 
 @pytest.mark.parametrize("chosen", [{}, {"where": {"x": 1}}, {"ids": ["1"], "where": {"x": 1}}])
-def test_a_deletion_takes_ids_alone(store, chosen):
+def test_delete_by_anything_but_ids_is_refused(store, chosen):
     store.add_texts(["a"], [{"x": 1}], ids=["1"])
     with pytest.raises(NotImplementedError, match="by ids alone"):
         store.delete(**chosen)
@@ -112,7 +112,7 @@ def test_the_gate_lets_reads_in_together_and_writes_alone():
     assert max(reading for reading, _ in seen) > 1
 
 
-def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
+def test_filter_that_searches_the_store_does_not_deadlock(make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
     store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(["a", "b"])
@@ -122,7 +122,7 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
 
 @pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
 @pytest.mark.slow
-def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
+def test_entry_with_huge_metadata_does_not_block_a_collection(make_store, metadata):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
     guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
@@ -147,7 +147,7 @@ def test_metadata_of_none_is_left_out_as_in_chroma(make_store):
     assert store.reconcile().agrees
 
 
-async def test_ids_may_stand_third_as_in_chroma(store):
+async def test_ids_may_be_the_third_positional_argument(store):
     assert store.add_texts(["billing one"], [{"page": 1}], ["a"]) == ["a"]
     assert await store.aadd_texts(["billing two"], None, ["b"]) == ["b"]
 

@@ -49,7 +49,7 @@ def step(embeddings):
     return PoisonGuard(guard_of(), embeddings)
 
 
-async def test_others_pass_unchanged_and_in_order(step, embeddings):
+async def test_admitted_documents_pass_unchanged_and_in_order(step, embeddings):
     before = [document.model_copy(deep=True) for document in CHUNKS]
     passed = step.transform_documents(CHUNKS)
     assert [document is same for document, same in zip(passed, [PLAIN, NAMED], strict=True)]

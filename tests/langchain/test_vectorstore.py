@@ -134,7 +134,7 @@ def test_flipped_entries_stay_out_and_ids_stay_aligned(store):
     assert_in_step(store)
 
 
-def test_ids_are_made_where_there_are_none_and_taken_where_there_are(store):
+def test_given_ids_are_used_and_missing_ones_made(store):
     texts = [document.page_content for document in MIXED]
     metadatas = [document.metadata for document in MIXED]
     made = store.add_texts(texts, metadatas)
@@ -246,7 +246,7 @@ def test_batch_of_malformed_documents_is_held_with_a_warning(store):
     assert_in_step(store)
 
 
-def test_a_model_that_returns_nan_once_holds_nothing_back_for_good(store, monkeypatch):
+def test_model_returning_nan_once_leaves_nothing_held(store, monkeypatch):
     broken = [[float("nan")] * DIM] * len(GOOD)
     with monkeypatch.context() as patch:
         patch.setattr(store.embeddings, "embed_documents", lambda _: broken)

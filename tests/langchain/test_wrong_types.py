@@ -77,7 +77,7 @@ def test_wrong_types_are_refused(make):
 
 
 @pytest.mark.parametrize("name", ["delete", "release", "recall", "purge", "restore"])
-def test_a_single_id_is_no_list(name):
+def test_single_id_instead_of_a_list_is_refused(name):
     store = guarded()
     store.add_texts(["billing", "billing 2"], ids=["a", "b"])
     for one in (getattr(store, name), lambda ids: asyncio.run(getattr(store, f"a{name}")(ids))):
