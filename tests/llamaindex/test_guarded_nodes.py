@@ -236,7 +236,7 @@ async def test_async_methods_match_the_sync_ones(kind, make_store):
     assert live(store) == []
 
 
-async def test_qdrant_by_its_asynchronous_client_alone():
+async def test_qdrant_store_works_with_only_an_async_client():
     from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
     from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
 
@@ -306,7 +306,7 @@ def test_an_index_keeps_flipped_nodes_out_over_any_store(index):
 # An in-memory Qdrant of two clients is two databases; see the test with one.
 
 
-def test_an_index_takes_back_deletes_and_releases(index, model):
+def test_index_releases_and_deletes_nodes(index, model):
     index.insert_nodes(mixed(vector=False, document="doc"))
     embedded = len(model.texts)
     index.release(ids_of(bad())[:1], by="anna")

@@ -99,7 +99,7 @@ def test_the_store_gives_vectors_by_id(kind, make):
 
 
 @pytest.mark.slow
-def test_of_rows_under_one_node_id_the_last_counts(make):
+def test_last_row_of_a_duplicate_node_id_counts(make):
     inner = fill(make("postgres"), KNOWN.take(range(5)))
     twice = type(BAD).of(ids=KNOWN.ids[:1], texts=BAD.texts[:1], embeddings=BAD.embeddings[:1])
     table = access_to(fill(inner, twice)).table  # `add` of this store keeps both
@@ -150,7 +150,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
     assert detector.n_local == asked.quarantine.count() > 0
 
 
-def test_a_store_that_cannot_is_refused(make):
+def test_store_without_neighbor_search_is_refused(make):
     message = "cannot be found in {}, expected PGVectorStore or QdrantVectorStore"
     with pytest.raises(TypeError, match=message.format("ChromaVectorStore")):
         GuardedVectorStore(make("chroma"), guard=new_guard(), neighbors="store")

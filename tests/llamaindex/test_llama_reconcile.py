@@ -106,6 +106,6 @@ async def test_a_client_that_is_asynchronous_only_is_asked_by_async_methods(url)
         store.reconcile()
 
 
-def test_an_index_over_a_plain_store_is_not_asked_for_more_than_it_gives(url):
+def test_empty_index_over_a_simple_store_reconciles(url):
     index = adopt(VectorStoreIndex([], embed_model=TopicEmbedding()), guard=opened(url))
     assert index.reconcile().agrees

@@ -132,7 +132,7 @@ def test_the_quarantine_masks_confirms_and_releases(quarantine):
     assert len(step.postprocess_nodes([NodeWithScore(node=judged)], query_str="?")) == 1
 
 
-def test_the_same_node_twice_and_one_id_for_two_texts(quarantine):
+def test_filter_tells_apart_two_texts_under_one_id(quarantine):
     held = bad()[0]
     quarantine.hold(to_batch([held], KEYS))
     other = node("billing fine", held.text)

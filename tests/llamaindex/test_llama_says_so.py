@@ -61,7 +61,7 @@ def test_an_index_over_a_full_store_warns_of_a_guard_that_knows_nothing(kind, ma
         GuardedVectorStoreIndex.from_vector_store(inner, model, guard=guard_of())
 
 
-def test_a_store_that_cannot_be_asked_is_no_reason_to_fail(make_store, caplog, monkeypatch):
+def test_uncountable_store_is_logged_and_does_not_fail(make_store, caplog, monkeypatch):
     inner = make_store("chroma")
     monkeypatch.setattr(type(inner), "client", None)
     GuardedVectorStore(inner, guard=guard_of())

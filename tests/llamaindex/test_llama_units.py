@@ -27,7 +27,7 @@ def test_equal_parts_of_a_document_have_ids_of_their_own_the_same_at_each_run():
     assert not {one.node_id for one in once} & {one.node_id for one in other}
 
 
-def test_names_that_were_given_stay():
+def test_stable_ids_keep_ids_that_were_given():
     given = [node("a", document="d"), TextNode(text="b")]
     assert StableIds()(given) is given
 

@@ -113,9 +113,7 @@ def test_half_failed_write_is_undone_and_can_be_repeated(kind, way, make_store, 
 
 
 @pytest.mark.parametrize("kind", TEXT_KINDS)
-def test_a_part_that_a_plain_index_has_written_before_the_next_failed_is_there_once(
-    kind, make_store, model, monkeypatch
-):
+def test_repeating_a_half_failed_insert_stores_each_node_once(kind, make_store, model, monkeypatch):
     store = guarded_over(make_store(kind), None, known())
     index = VectorStoreIndex.from_vector_store(store, embed_model=model, insert_batch_size=2)
     nodes = [*good(vector=False), *bad(vector=False), *about("refunds", 2, prefix="new")]

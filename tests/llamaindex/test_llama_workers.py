@@ -38,7 +38,7 @@ def known(workers):
     return first
 
 
-def test_documents_are_updated_and_deleted_for_all(tmp_path):
+def test_other_worker_sees_updates_and_deletions(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=TopicEmbedding())
@@ -74,9 +74,7 @@ def fitted(tmp_path):
 
 @pytest.mark.parametrize("run", ["run", *slowly("arun")])
 @pytest.mark.slow
-def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
-    make_store, tmp_path, run
-):
+def test_concurrent_pipelines_detect_a_group_like_one_pipeline(make_store, tmp_path, run):
     guards, bad = fitted(tmp_path), group(4, 3)
     inner = make_store("chroma")
     one, other = (
@@ -143,7 +141,7 @@ def test_nodes_a_pipeline_did_not_store_are_not_known(make_store, tmp_path):
 
 
 @pytest.mark.slow
-def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
+def test_concurrent_steps_detect_a_group_like_one_step(tmp_path):
     guards, bad = fitted(tmp_path), group(4, 3)
     one, other = (PoisonGuard(guard, learn=True) for guard in guards)
     for row in (0, 2):

@@ -230,7 +230,7 @@ async def test_refresh_does_not_judge_a_held_document_again():
 
 
 @pytest.mark.slow
-def test_two_guards_work_beside_workers(make_store):
+def test_pipeline_with_two_guards_runs_with_workers(make_store):
     guard = guard_of(InstructionDetector())
     pipeline = GuardedIngestionPipeline(
         transformations=[PoisonGuard(guard), MODEL, PoisonGuard(guard)],

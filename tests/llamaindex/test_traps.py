@@ -250,7 +250,7 @@ def test_4_a_document_held_in_part_leaves_no_text_in_the_document_store(make_sto
 @pytest.mark.parametrize(
     "strategy", [DocstoreStrategy.DUPLICATES_ONLY, DocstoreStrategy.UPSERTS_AND_DELETE]
 )
-async def test_4_other_strategies_and_async(strategy, make_store, model):
+async def test_4_other_docstore_strategies_keep_poison_out(strategy, make_store, model):
     pipeline = GuardedIngestionPipeline(
         transformations=[SentenceSplitter(), model],
         guard=trained(),
