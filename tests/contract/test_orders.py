@@ -53,7 +53,7 @@ def test_the_gate_sees_through_markup(markup):
     assert order in "\n".join(chosen(markup.format(order)))
 
 
-def test_the_gate_chooses_little_of_statements():
+def test_gate_passes_no_plain_statements():
     assert not chosen("The lake is deep. It was dug in 1904. Its shore is flat in the west.")
 
 
@@ -88,7 +88,7 @@ def test_without_a_model_the_report_says_so():
     assert "needs the embedding model" in report.skipped[0].reason
 
 
-def test_a_model_without_meaning_judges_nothing():
+def test_random_vectors_leave_the_order_detector_unfit():
     def noise(texts):
         return np.random.default_rng(len(texts)).standard_normal((len(texts), 32))
 

@@ -52,5 +52,5 @@ def before():
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "as they are"])
 @pytest.mark.slow
-def test_decisions_are_the_same(way, before):
+def test_group_decisions_do_not_depend_on_a_common_direction(way, before):
     assert len(held(way) ^ before) <= CHANGED * 450
