@@ -100,7 +100,7 @@ def test_bulk_decision_and_undo_use_few_statements(url, action):
 
 
 @pytest.mark.slow
-def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
+def test_feedback_memory_does_not_grow_with_entries(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.feedback.PAGE", 100)
     quarantine, found = Quarantine(url), []
     for n in (1_000, 2_000):

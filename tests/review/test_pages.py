@@ -37,7 +37,7 @@ def test_a_group_is_one_row_of_the_queue_and_one_page(quarantine, anna):
 
 
 @pytest.mark.slow
-def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, anna):
+def test_parts_of_a_case_are_decided_apart_and_undone(quarantine, anna):
     ids = held(quarantine, GROUP)
     anna.get("/cases/1")
     numbers = anna.entries
@@ -127,7 +127,7 @@ def whole(page, action, n_times=1, **data):
 
 @pytest.mark.usefixtures("slow")
 @pytest.mark.slow
-def test_a_large_case_is_decided_in_requests_that_end_and_taken_back(quarantine, anna, monkeypatch):
+def test_large_case_is_decided_and_undone_in_steps(quarantine, anna, monkeypatch):
     flood(quarantine)
     whole(anna, "confirm", note="a flood")
     assert "10 entries confirmed as poisoned. 35 entries of the case still wait." in anna.told
@@ -185,7 +185,7 @@ def test_concurrent_reviewers_of_a_large_case_lose_nothing(quarantine, app):
 
 
 @pytest.mark.slow
-def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeypatch):
+def test_large_case_is_released_once_a_second_reviewer_agrees(quarantine, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
     monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)
     app = review_app(quarantine, tokens=TOKENS, two_persons=True)
@@ -366,7 +366,7 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, anna):
 
 
 @pytest.mark.slow
-def test_health_says_why_nothing_is_known_of_a_verification(tmp_path):
+def test_health_says_why_the_last_verification_is_unknown(tmp_path):
     url, key = f"sqlite:///{tmp_path}/review.db", "a secret of the tests, long enough"
     held(Quarantine(url), GROUP)
 
@@ -433,7 +433,7 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, anna):
     quarantine.log.verify()
 
 
-def test_a_long_queue_is_shown_in_pages_and_the_largest_of_as_severe_cases_first(quarantine, anna):
+def test_queue_is_paged_and_lists_larger_cases_first(quarantine, anna):
     held(quarantine, [f"leaflet {'x' * n}" for n in range(59)], related=False)
     held(quarantine, GROUP[:2])
     page = anna.get("/").text
@@ -466,7 +466,7 @@ def test_case_shows_a_plain_summary_and_severity(quarantine, anna):
     assert "no detector that found it was calibrated" in anna.get("/cases/7").text
 
 
-def test_only_entries_with_strong_evidence_are_chosen_and_confirmed(quarantine, anna):
+def test_only_entries_with_convicting_evidence_are_chosen_and_confirmed(quarantine, anna):
     hold(quarantine, found("page", detector="label_model"))
     hold(quarantine, found("p1", ["p2", "page"]), found("p2", ["p1", "page"]))
     page = anna.get("/cases/1").text
@@ -484,7 +484,7 @@ def test_only_entries_with_strong_evidence_are_chosen_and_confirmed(quarantine, 
 
 
 @pytest.mark.slow
-def test_after_a_decision_comes_the_next_case_until_none_is_left(quarantine, anna):
+def test_decision_leads_to_the_next_case_until_none_waits(quarantine, anna):
     texts = ["about lamps", "about chairs", "about tables", "about beds"]
     held(quarantine, texts, related=False, detector="disfluency")
     assert "Case 2 of 4 left" in anna.get("/cases/2").text
@@ -499,7 +499,7 @@ def test_after_a_decision_comes_the_next_case_until_none_is_left(quarantine, ann
 
 
 @pytest.mark.slow
-def test_the_next_case_is_that_of_the_order_and_filter_of_the_queue(quarantine, anna):
+def test_next_case_follows_the_order_and_filter_of_the_queue(quarantine, anna):
     held(quarantine, ["about lamps"], detector="disfluency", lineages=["b"])
     held(quarantine, ["about chairs", "about tables"], detector="disfluency")
     held(quarantine, ["about beds"], detector="disfluency")

@@ -84,7 +84,7 @@ def test_missing_database_or_wrong_store_is_an_error(review, served, tmp_path):
     assert (code, "expected a guarded store" in error, served) == (2, True, [])
 
 
-def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
+def test_into_option_serves_the_named_store(review, served, tmp_path):
     (tmp_path / "shop.py").write_text(
         "from langchain_core.embeddings import DeterministicFakeEmbedding\n"
         "from langchain_core.vectorstores import InMemoryVectorStore\n"
