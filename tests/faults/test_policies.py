@@ -185,7 +185,7 @@ def test_the_policy_can_be_changed_for_all_workers(mood, tmp_path):
     assert second.guard.policy == Policy(fail_open=True, time_budget=None)
 
 
-def test_time_grows_with_a_batch_beyond_a_thousand_entries():
+def test_time_budget_grows_beyond_a_thousand_entries():
     policy = Policy(time_budget=10)
     assert [policy.time_for(n) for n in (0, 1, 1000, 5000)] == [10, 10, 10, 50]
     assert Policy(time_budget=None).time_for(10) is None
@@ -198,7 +198,7 @@ def ended(guard):
 
 
 @pytest.mark.slow
-def test_a_detector_that_hangs_holds_no_write_up_and_is_left_behind_a_few_times(mood):
+def test_hanging_detector_does_not_block_writes(mood):
     guard = built(Policy(time_budget=0.05), [Moody()])
     keeper = SmallKeeper(guard, {})
     hung = threading.Event()
@@ -241,7 +241,7 @@ def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, f
     assert guard.status().failing == {}
 
 
-def test_an_entry_that_a_group_would_be_judged_with_is_not_left_out(mood):
+def test_batch_scope_detector_that_times_out_holds_the_whole_batch(mood):
     """What is judged by the others of its batch cannot be judged alone: all of it is held."""
 
     class Together(Moody):

@@ -118,7 +118,7 @@ def documents(**texts):
 
 
 @pytest.mark.parametrize("way", ["add", "aadd"])
-def test_langchain_a_model_that_is_away_at_a_write(guard, way):
+def test_langchain_write_can_be_repeated_after_a_model_outage(guard, way):
     model = Model()
     store = GuardedVectorStore(InMemoryVectorStore(model), guard=guard)
     wanted = documents(a="billing a", b="billing score=5")
@@ -142,7 +142,7 @@ def test_langchain_a_model_that_is_away_at_a_write(guard, way):
     assert (store.quarantine.count(), guard.writes.known(["a", "b"])) == (1, ["a"])
 
 
-def test_langchain_a_model_that_is_away_at_a_query_or_a_release(guard):
+def test_langchain_release_can_be_repeated_after_a_model_outage(guard):
     model = Model()
     store = GuardedVectorStore(InMemoryVectorStore(model), guard=guard)
     store.add_documents(documents(a="billing a"))
@@ -177,7 +177,7 @@ class LlamaModel(MockEmbedding):
         return super()._get_query_embedding(query)
 
 
-def test_llamaindex_a_model_that_is_away(guard):
+def test_llamaindex_writes_can_be_repeated_after_a_model_outage(guard):
     model = LlamaModel(8)
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=model)
     index.insert(LlamaDocument(id_="a", text="billing a"))
@@ -200,7 +200,7 @@ def test_llamaindex_a_model_that_is_away(guard):
 
 
 @pytest.mark.slow
-def test_llamaindex_a_store_that_fails_after_it_has_written(guard, monkeypatch):
+def test_llamaindex_write_can_be_repeated_after_a_late_store_failure(guard, monkeypatch):
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=MockEmbedding(8))
     index.insert(LlamaDocument(id_="a", text="billing a"))
     add = SimpleVectorStore.add
