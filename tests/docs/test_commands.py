@@ -58,7 +58,7 @@ COMMANDS = [
 ]
 
 
-def test_there_are_commands_and_all_blocks_of_shell_are_of_known_kinds():
+def test_shell_blocks_contain_only_known_commands():
     assert len(COMMANDS) > 30
     kinds = {words[0] for page in [*PAGES.values(), START] for words in commands_of(page)}
     assert kinds == {
@@ -83,7 +83,7 @@ def parsed(words):
 
 @pytest.mark.parametrize("words", [words for _, words in COMMANDS], ids=" ".join)
 @pytest.mark.slow
-def test_options_are_those_that_there_are(words, world, monkeypatch):
+def test_documented_options_exist(words, world, monkeypatch):
     monkeypatch.chdir(world)
     parsed(words)
 

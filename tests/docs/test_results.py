@@ -23,7 +23,7 @@ QUOTED = sorted({name for _, names, _ in QUOTES for name in names})
 NUMBER = re.compile(r"(?<![\d.])\d*\.\d+(?![\d.])")
 
 
-def test_quotes_name_results_that_there_are():
+def test_quoted_results_exist():
     assert {"README.md", "results.md"} <= {page for page, _, _ in QUOTES}
     assert [name for name in QUOTED if not (RESULTS / f"{name}.md").exists()] == []
 
@@ -32,7 +32,7 @@ def test_quotes_name_results_that_there_are():
     ("names", "block"),
     [pytest.param(names, block, id=f"{page}-{names[0]}") for page, names, block in QUOTES],
 )
-def test_each_figure_that_is_quoted_is_one_of_its_results(names, block):
+def test_quoted_figures_stand_in_their_results(names, block):
     text = "".join((RESULTS / f"{name}.md").read_text(encoding="utf-8") for name in names)
     there = [float(figure) for figure in NUMBER.findall(text)]
     for row in block.splitlines()[2:]:
