@@ -22,7 +22,7 @@ def test_a_scene_ends_as_it_was_pinned(name):
     assert not lines, f"{len(lines)} differences; see scenes.py --write\n" + "\n".join(lines[:20])
 
 
-def test_differences_are_found_wherever_they_are():
+def test_differences_are_found_at_any_depth():
     assert scenes.differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == [
         "/a/1/b: pinned 2, found 3"
     ]
