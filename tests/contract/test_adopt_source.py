@@ -1,4 +1,4 @@
-"""A source that is asked about is adopted, or kept out: the same in both frameworks."""
+"""A new source is adopted or kept out: the same in both frameworks."""
 
 import uuid
 

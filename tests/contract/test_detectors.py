@@ -1,4 +1,4 @@
-"""What is asked of every detector of the registry, in all its configurations."""
+"""The contract of every registered detector, in all its configurations."""
 
 import re
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from ragshield_core.model.findings import BESIDE
 from ragshield_core.testing import CHECKS
 
 CASES = all_cases()
-# What only those know who have made the detectors.
+# Words that only the authors of the detectors know.
 LABORATORY = re.compile(
     r"\b(?:bits|clique|cosine|centroid|lineages?|surprisal|edges)\b|known entries"
 )

@@ -1,6 +1,6 @@
-"""What nobody has reviewed never makes a guard more permissive.
+"""Unreviewed entries never make a guard more permissive.
 
-A fitted default guard, and streams of what attackers and new sources bring: no threshold rises
+A fitted default guard, and streams of entries of attackers and new sources: no threshold rises
 between calibrations, no detector that judged falls silent, and poison that was held before a stream
 is held after it, under whichever source it comes.
 """
@@ -85,7 +85,7 @@ STREAMS = {
         of_source(answers(KNOWN[300], 1, s, "target"), ATTACKER) for s in range(20)
     ),
 }
-# What the fast suite takes of them.
+# The streams of the fast suite.
 QUICK = ("crafted groups at once", "orders", "flipped labels")
 # Each is screened by itself.
 PROBES = {

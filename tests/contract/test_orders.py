@@ -82,7 +82,7 @@ def test_an_order_is_held_by_a_guard_that_was_offered_the_model():
 def test_without_a_model_the_report_says_so():
     guard = guard_of(OrderDetector()).fit(KNOWN)
     report = guard.screen(batch(ORDER))
-    guard.use_embedder(None)  # what the user turned off no store turns on
+    guard.use_embedder(None)  # no store turns an embedder back on
     guard.state.offer_embedder(embed)
     assert guard.detectors[0].embedder is None
     assert "needs the embedding model" in report.skipped[0].reason

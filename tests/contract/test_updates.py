@@ -86,7 +86,7 @@ class Indexed(World):
 
 
 class IndexedInBatches(Indexed):
-    """The same, of which a page comes in several batches."""
+    """The same, with pages that come in several batches."""
 
     batch_size = 1
 
@@ -207,7 +207,7 @@ def test_released_update_replaces_the_previous_version(world):
     assert world.served("a") == sorted(NEW)
     assert world.served("b") == sorted(OTHER)
     world.bring(a=FIXED, b=OTHER)
-    if not isinstance(world, Added):  # who names parts by their places deletes what is left over
+    if not isinstance(world, Added):  # ids by position: the caller deletes the rest
         assert world.served("a") == sorted(FIXED)
 
 

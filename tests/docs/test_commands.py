@@ -1,4 +1,4 @@
-"""What a reader can copy into a shell runs, in a folder that has the files it names."""
+"""Commands of the docs run, in a folder that has the files they name."""
 
 import contextlib
 import importlib
@@ -30,7 +30,7 @@ PAGES = {
 START = PAGES.pop("docs/start.md")
 # What runs on and on, or needs more machines than one: its options are looked at, and no more.
 ENDLESS = ("review ", "--engine ray", "--address")
-# What makes evaluations small; the corpus is.
+# Options that make evaluations small; the corpus is small already.
 SMALL = ["--targets", "1", "--streams", "1", "--stream", "60", "--sizes", "2", "--workers", "1"]
 WORDS = [row["text"].split(".")[0] for row in help_desk()[:21]]
 STORES = """
@@ -119,7 +119,7 @@ def test_the_first_page_goes_from_a_folder_to_a_chain_and_a_report(tmp_path, mon
 
 
 def run(words):
-    """Run a command, evaluations small, and expect that it is done, whatever it found."""
+    """Run a command, with small evaluations, and expect it to finish with any result."""
     if words[0] == "evaluate":
         words = [*words, *SMALL, *([] if "--fpr" in words else ["--fpr", "0.1"])]
         words += [] if "--attack" in words else ["--attack", "opinions"]
@@ -151,7 +151,7 @@ def asked_about(source, guard):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Return a folder that has what the commands name, small."""
+    """Return a folder with small versions of the files that the commands name."""
     folder = tmp_path_factory.mktemp("copied")
     for name in ("docs", "parts", "shop"):
         (folder / name).mkdir()

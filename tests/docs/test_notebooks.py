@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and what is committed is what such a run printed."""
+"""The notebooks run from top to bottom, and print the committed output."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def code_of(notebook):
 
 
 def printed(notebook):
-    """Return what each code cell printed as text, without numbers and the room they take."""
+    """Return the text that each code cell printed, without numbers and their padding."""
     return [
         [
             NUMBER.sub("0", " ".join("".join(output.text).split()))
@@ -36,9 +36,9 @@ def printed(notebook):
 
 
 def tables(notebook):
-    """Return the tables of each code cell: what stands under which head, numbers left out.
+    """Return the tables of each code cell, by head, numbers left out.
 
-    What is found depends on the machine's last digits; that each cell has a head does not.
+    Findings depend on the machine's last digits; the heads of the cells do not.
     """
     return [
         [table_of(html) for html in map("".join, htmls_of(cell)) if "<table" in html]
@@ -51,7 +51,7 @@ def htmls_of(cell):
 
 
 def table_of(html):
-    """Return the heads, and the kinds of what stands below each."""
+    """Return the heads, and the kinds of the values below each."""
     heads = re.findall(r"<th>(.*?)</th>", html)
     rows = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in html.split("<tr>")[2:]]
     assert all(len(row) == len(heads) for row in rows)
@@ -93,7 +93,7 @@ def test_notebook_runs_and_prints_the_committed_output(path, tmp_path):
         coalesce_streams=True,
         resources={"metadata": {"path": tmp_path}},
     )
-    client.execute()  # raises what a cell raises, a failed assert of the story among them
+    client.execute()  # raises the errors of cells, failed asserts among them
     assert all(o.get("name") != "stderr" for cell in code_of(notebook) for o in cell.outputs)
     assert plots(notebook) == plots(committed) > 0
     assert printed(notebook) == printed(committed)

@@ -91,7 +91,7 @@ def paragraphs(text):
 
 
 def faults(text):
-    """Return what is wrong with a text, a line each."""
+    """Return the faults of a text, a line each."""
     found = []
     for lines in paragraphs(text):
         shown = textwrap.wrap(TARGET.sub("]", " ".join(lines)), COLUMNS)

@@ -55,7 +55,7 @@ def test_snippet_prints_its_commented_output(code, tmp_path, monkeypatch):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102
-    # Comment lines below a print are what it prints.
+    # Comment lines below a print show its output.
     promised = "".join(
         match.replace("# ", "")
         for match in re.findall(r"^ *print\(.*\)\n((?:# .*\n)+)", code, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Each row of the table "you have, you write" guards what it names."""
+"""Each row of the table "you have, you write" guards the object it names."""
 
 import asyncio
 import re
@@ -51,7 +51,7 @@ MODEL = MockEmbedding(embed_dim=8)
 
 
 def rows():
-    """Return the lines of code of each row, by framework and by what it guards."""
+    """Return the lines of code of each row, by framework and guarded object."""
     found, framework = {}, None
     for have, lines in ROWS:
         if not lines:

@@ -1,4 +1,4 @@
-"""Puts the folder of test_replay on the path, as the tests of the core have it."""
+"""Puts the folder of test_replay on the path, as for the tests of the core."""
 
 import sys
 from pathlib import Path

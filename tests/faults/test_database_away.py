@@ -1,4 +1,4 @@
-"""The database away, full or locked: nothing is let in, nothing lost, and nothing done twice."""
+"""With the database away, full or locked, nothing is let in, lost or done twice."""
 
 import contextlib
 import logging
@@ -178,7 +178,7 @@ def test_reads_fail_during_an_outage_unless_they_fail_open(database, policy, mon
     first, second = (SmallKeeper(opened(database.url, policy), store) for _ in range(2))
     first.add(a="fine", b="fine")
     assert second.seen() == {"a", "b"}
-    first.delete_entries = lambda *_: iter(())  # what is recalled is hidden only
+    first.delete_entries = lambda *_: iter(())  # recalled entries are only hidden
     first.run(recalling.recall, first, ["b"], by="anna")
     assert second.seen() == {"a"}
     with database.away(), caplog.at_level(logging.WARNING, "ragshield"):
@@ -186,7 +186,7 @@ def test_reads_fail_during_an_outage_unless_they_fail_open(database, policy, mon
             assert second.seen() == second.seen() == {"a"}
             assert caplog.text.count("reads use the last known held entries") == 1
             assert "secret" not in caplog.text
-            # A write that nobody can record is none, whatever the policy.
+            # A write that cannot be recorded is refused under every policy.
             with pytest.raises(QuarantineError):
                 second.add(c="fine")
         else:

@@ -29,6 +29,6 @@ def test_killed_ingestion_ends_like_an_undisturbed_one(task, store):
     assert killed.kills.total() >= 3
     # Before the call was repeated: nothing that was acknowledged is lost, and nothing is shown.
     assert not {"missing", "twice", "readable", "stale", "log"} & killed.wrong.keys()
-    # Of clean ones others may be held: a batch that comes again meets what it has left behind.
+    # Other clean entries may be held: a repeated batch meets the entries it left behind.
     held = [plan.poisoned.intersection(one.end.held) for one in (alone, killed)]
     assert held[0] == held[1]

@@ -1,4 +1,4 @@
-"""A detector that fails: what it could not judge is held, or let in and screened later."""
+"""If a detector fails, entries it did not judge are held, or let in and screened later."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ def built(policy=None, detectors=None):
 
 
 def opened(tmp_path, policy=OPEN):
-    # What is given is rebuilt where a call is left behind.
+    # Detectors passed to `open` are rebuilt when a call is abandoned.
     return Guard.open(f"sqlite:///{tmp_path}/guard.db", detectors=[Moody()], policy=policy)
 
 
@@ -166,7 +166,7 @@ def test_an_entry_on_which_the_detector_always_fails_is_not_tried_for_ever(caplo
     keeper.add(last="fine")
     assert Moody.asked == before + 1  # of the last one only
     assert set(keeper.guard.writes.unscreened()) == {"odd"}
-    assert keeper.run(recalling.rescreen, keeper) == 0  # who asks has it tried
+    assert keeper.run(recalling.rescreen, keeper) == 0  # an explicit call tries again
     assert Moody.asked > before + 1
     assert HOSTILE not in caplog.text
 
@@ -242,7 +242,7 @@ def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, f
 
 
 def test_batch_scope_detector_that_times_out_holds_the_whole_batch(mood):
-    """What is judged by the others of its batch cannot be judged alone: all of it is held."""
+    """A detector that compares the entries of a batch cannot judge one alone: all are held."""
 
     class Together(Moody):
         traits = Traits(scope=Scope.BATCH)

@@ -1,4 +1,4 @@
-"""What a client does once more after a crash, and finds half done."""
+"""A client repeats a half-finished call after a crash."""
 
 import shutil
 

@@ -24,7 +24,7 @@ from ragshield_core.tools.rules import Rules
 KEY, OTHER = "a secret of the tests, long enough", "another secret of the tests"
 RATE = 0.05
 TABLES = {table.name: table for table in TableBase.metadata.sorted_tables}
-# Tables of which a row may be deleted unnoticed, and why that makes nobody more permissive.
+# Tables whose rows may be deleted unnoticed, and why that makes no guard more permissive.
 MAY_BE_DELETED = {
     "ragshield_indexed": "an index that forgets a held entry leaves it held",
     "ragshield_stores": "the next store to be wrapped gives its name",
@@ -139,7 +139,7 @@ def test_unchanged_database_passes_verification(file, written):
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), list(covered()))
 def test_no_column_can_be_changed_unnoticed(file, table, column):
-    # The latest row: what comes before it may be of a snapshot that nobody reads any more.
+    # The latest row: earlier rows may be of a snapshot that is no longer read.
     query = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY rowid DESC"  # noqa: S608
     ((row, before),) = sql(file, f"{query} LIMIT 1")
     if isinstance(before, int | float):

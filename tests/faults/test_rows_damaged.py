@@ -1,4 +1,4 @@
-"""Rows of the database hold nonsense: what reads them says so in words, and nothing else fails."""
+"""Damaged rows of the database give a clear error, and nothing else fails."""
 
 import shutil
 import sqlite3

@@ -29,6 +29,6 @@ def hybrid(mode="hybrid"):
 
 
 def scan_in_place(store):
-    """Hold what an audit finds, as if the store inside could not delete; return the report."""
+    """Hold the findings of an audit as if the inner store could not delete; return the report."""
     with patch.object(store._keeper, "delete_entries", side_effect=NotImplementedError):
         return store.scan(quarantine=True)

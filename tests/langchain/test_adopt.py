@@ -141,7 +141,7 @@ def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
     store.add_embeddings(zip(new.texts, new.vectors.tolist(), strict=True), sources, new.ids)
     came = [i for i, kept in zip(new.ids, store.last_report.admitted, strict=True) if kept]
     assert came
-    again = restarted()  # what has come since counts no more as clean than before
+    again = restarted()  # later entries count as clean no more than before
     assert len(fits) == 1
     assert again.guard.calibration.thresholds == store.guard.calibration.thresholds
     assert set(again.guard.writes.known(new.ids)) == set(came)

@@ -1,4 +1,4 @@
-"""A guard that knows less than its store: what is in the store is asked of the store."""
+"""A guard that knows less than its store asks the store which entries it holds."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_two_workers_write_update_and_delete_in_one_store(inner, on_file):
     assert live(inner, *"abcd") == {"a": text(10), "b": text(11), "c": text(12)}
 
 
-# What the quarantine cannot keep
+# Metadata values that the quarantine cannot keep
 
 
 class Odd:

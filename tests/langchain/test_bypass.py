@@ -1,7 +1,7 @@
-"""No public method of a store inside returns poison through the guarded one, or takes it in.
+"""No public method of an inner store returns or takes in poison through the guarded store.
 
-Methods are enumerated by introspection: a new one of an inner store makes a test fail until
-somebody decides about it, in one of the tables below.
+Methods are enumerated by introspection: a new one of an inner store makes a test fail until it is
+classified in one of the tables below.
 """
 
 import asyncio
@@ -82,8 +82,8 @@ MAKERS = {
     "from_texts": lambda name, **given: getattr(GuardedVectorStore, name)([WRITTEN], **given),
     "from_documents": lambda name, **given: getattr(GuardedVectorStore, name)([POISON], **given),
 }
-# Refused on the guarded store, with a pointer to what to do instead: they write or return what no
-# detector has judged, make an unguarded store, or change the store as a whole.
+# Refused on the guarded store, with a pointer to the alternative: they write or return entries that
+# no detector has judged, make an unguarded store, or change the store as a whole.
 REFUSED = {
     *("add_images", "get", "fork", "delete_collection", "reset_collection"),
     *(

@@ -147,7 +147,7 @@ def test_entries_stay_held_if_restoring_them_fails(monkeypatch):
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
 @pytest.mark.slow
 def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
-    """Between a traceback and what a person does about it, hours may pass."""
+    """Between a traceback and a person's answer to it, hours may pass."""
     store, monitor, bad = attacked(make)
     suspects = monitor.traceback().suspects
     store.delete([bad.ids[0]])
@@ -175,12 +175,12 @@ def test_a_release_does_not_wait_for_the_check_that_it_would_cause(on_file, capl
     monitor.restore(bad.ids)
     assert "failed" not in caplog.text  # as it would be after waiting for the database in vain
     put(store, batch([("other", "of other things")]))
-    assert monitor.history()[-1].flagged  # and what a person released stays
+    assert monitor.history()[-1].flagged  # and the entries that a person released stay
     assert len(outcomes) == 2
     assert set(bad.ids) <= {d.id for d in store.similarity_search(TARGET, k=6)}
 
 
-# What the adapter makes of LangChain's objects
+# How the adapter converts LangChain's objects
 
 
 @pytest.mark.parametrize(

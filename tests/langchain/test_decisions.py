@@ -1,4 +1,4 @@
-"""What a person decides about a held document never costs the live one."""
+"""A decision about a held document never costs the live one."""
 
 import asyncio
 

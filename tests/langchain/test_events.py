@@ -1,4 +1,4 @@
-"""The custom event and the log: there where something was found, and never with texts."""
+"""The custom event and the log report findings, and never quote texts."""
 
 import json
 import logging
@@ -86,7 +86,7 @@ async def test_detection_outside_a_run_is_only_logged(caplog):
     assert HOSTILE not in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, "ragshield"):
-        report_detection(FOUND, stage="ingestion")  # the guard logs what it holds
+        report_detection(FOUND, stage="ingestion")  # the guard logs the entries it holds
     assert caplog.records == []
 
 

@@ -1,4 +1,4 @@
-"""A FAISS folder that a guarded store has worked on is whole without the guard as well."""
+"""A FAISS folder written by a guarded store is complete without the guard as well."""
 
 import warnings
 
@@ -49,7 +49,7 @@ def reloaded(store, folder):
 
 
 def found(store):
-    """Return what each text finds first, by the text itself, and everything that is found."""
+    """Return the first result of each text, by the text itself, and all results."""
     every = {d.id: d.page_content for d in store.similarity_search("billing", k=99)}
     first = {text: store.similarity_search(text, k=1)[0].page_content for text in every.values()}
     assert all(text == nearest for text, nearest in first.items())

@@ -1,4 +1,4 @@
-"""What is held and comes again, or back: released elsewhere, held without a vector, found good."""
+"""Held entries that are written again or released: elsewhere, without a vector, or found good."""
 
 import threading
 from unittest.mock import patch

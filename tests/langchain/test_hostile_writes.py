@@ -1,7 +1,7 @@
 """Six hundred generated hostile writes per store: each odd entry bears the consequences alone.
 
 Every entry of every write ends in the store, in quarantine, or in an exception of ours that names
-it; good entries are never lost, and never held for what came with them.
+it; good entries are never lost, and never held for the odd entries beside them.
 """
 
 import datetime as dt
@@ -80,7 +80,7 @@ def deep(n=3000):
     return value
 
 
-# Each makes a value anew, with what it is given to draw from.
+# Each makes a new value from the random generator it is given.
 VALUES = {
     "list": lambda _: [MARK],
     "empty list": lambda _: [],

@@ -1,4 +1,4 @@
-"""LangChain's indexing API over a guarded store: what is recorded is what is stored."""
+"""LangChain's indexing API over a guarded store records exactly the stored documents."""
 
 import asyncio
 import itertools
@@ -93,7 +93,7 @@ class World:
 
     @property
     def recorded(self):
-        """Return the texts of what is recorded, or the key of what is not in the store."""
+        """Return the texts of recorded documents, or the key of each that the store lacks."""
         rows = self.store.inner.store
         return {rows[key]["text"] if key in rows else key for key in self.keys()}
 
@@ -142,7 +142,7 @@ def test_source_may_write_to_another_guarded_store_during_indexing(world):
     assert world.run(crawled()) == {"num_skipped": 3}
 
 
-# What the guarded way does
+# The guarded way
 
 
 @pytest.mark.parametrize("cleanup", CLEANUPS)
@@ -396,7 +396,7 @@ def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(cr
     lineage = POISON.lineages[0]
     good = doc(NEW.texts[0], lineage)
     crowded.run([good], cleanup=cleanup)
-    # The update comes first, and only what follows shows what it is.
+    # The update comes first, and only the next batch exposes it.
     update = [passage(POISON, 0), passage(NEW, 3), passage(POISON, 1), passage(POISON, 2)]
     assert crowded.run(update, cleanup=cleanup, batch_size=1) == {
         "num_added": 2,

@@ -36,7 +36,7 @@ GOOD = [
 
 
 class Model(GenericFakeChatModel):
-    """Calls the search tool once, then answers; remembers what it was shown."""
+    """Calls the search tool once, then answers; remembers the messages it was shown."""
 
     def bind_tools(self, tools, **_):  # noqa: ARG002
         return self

@@ -1,4 +1,4 @@
-"""Neighbours that the store inside finds, by real stores."""
+"""Neighbours found by real inner stores."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A store is opened: what its guard lacks, whose it is, and what differs is said at once."""
+"""Opening a store warns of an unfitted guard, a shared quarantine and differences."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Retrievers that find parts and return whole documents, which no store has judged."""
+"""Retrievers that find parts and return whole documents that no store has judged."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What is particular to langchain-postgres' PGVectorStore below the guard."""
+"""Particulars of langchain-postgres' PGVectorStore below the guard."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""What prompts print beside a text is judged like it."""
+"""Metadata that prompts print beside a text is judged like the text."""
 
 import pytest
 from langchain_core.documents import Document

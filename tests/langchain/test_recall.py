@@ -1,4 +1,4 @@
-"""Documents taken out of a guarded store by hand, and what reads ask the store for thereafter."""
+"""Documents recalled from a guarded store by hand, and how later reads ask the store."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""The filter and the retriever around it: what comes back, how much of it, and who is told."""
+"""The filter and its retriever: their results, the number of results, and events."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ def test_instructions_and_hidden_text_are_dropped_by_default():
 
 
 class Fixed(BaseRetriever):
-    """Returns what it was made with, whatever is asked."""
+    """Returns the same documents for every query."""
 
     documents: list[Document]
 

@@ -1,4 +1,4 @@
-"""The guarded store takes back what it admitted when the rest of a group comes."""
+"""The guarded store recalls admitted entries when the rest of their group comes."""
 
 import faiss
 import numpy as np

@@ -1,4 +1,4 @@
-"""What each kind of store does below the guard, asked of all of them."""
+"""The contract of every kind of store below the guard."""
 
 import itertools
 import traceback
@@ -17,7 +17,7 @@ from ragshield_langchain.inner import access_to, count_of
 from ragshield_langchain.inner.memory import InMemoryInner
 
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
-# What Qdrant takes as it is, what it takes as a number, and what it does not take.
+# Ids that Qdrant takes as they are, takes as a number, and does not take.
 IDS = ["plain", UUID, UUID.upper(), UUID.replace("-", ""), "7", "07", "ümläut/1", str(2**64)]
 
 
@@ -61,7 +61,7 @@ def batch_of(texts, ids=None, metadatas=None):
 
 
 def content(access, ids=None):
-    """Return what a store holds: id -> text, metadata, vector."""
+    """Return the entries of a store: id -> text, metadata, vector."""
     documents, vectors = access.read(access.ids() if ids is None else ids)
     return {
         d.id: (d.page_content, d.metadata, v.tolist())

@@ -1,4 +1,4 @@
-"""What is held but still in the store inside: left out of reads, and nothing else is."""
+"""Held entries that are still in the inner store are left out of reads, and nothing else is."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""Further ways to write: in parts, from other stores, under choices of the store inside."""
+"""Further ways to write: in parts, from other stores, with options of the inner store."""
 
 import threading
 import time
@@ -175,7 +175,7 @@ def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
 
 
 def held_with_nul(make_store):
-    """Return a guarded store that cannot keep what it holds."""
+    """Return a guarded store that holds entries its inner store cannot keep."""
     guard = guard_of(Scripted())
     guarded = GuardedVectorStore(make_store("postgres", CountingEmbeddings(), DIM), guard=guard)
     guarded.add_texts(["billing \0", "score=5 billing"], ids=["odd", "bad"])

@@ -1,4 +1,4 @@
-"""The step between splitter and store: what it lets through, what it holds, what it costs."""
+"""The step between splitter and store: documents it passes, documents it holds, and its cost."""
 
 from unittest.mock import patch
 

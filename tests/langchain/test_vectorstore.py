@@ -1,4 +1,4 @@
-"""The guarded store around FAISS and InMemoryVectorStore: what goes in and what stays out."""
+"""The guarded store around FAISS and InMemoryVectorStore: writes, reads and decisions."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +80,7 @@ def store(cls, embedding):
 
 
 def live(inner):
-    """Return what the store inside holds, read without RAGShield: id -> text, metadata, vector."""
+    """Return the inner store's entries, read without RAGShield: id -> text, metadata, vector."""
     if isinstance(inner, InMemoryVectorStore):
         return {
             key: (row["text"], row["metadata"], np.float32(row["vector"]).tolist())

@@ -1,4 +1,4 @@
-"""Workers of one store whose guards were opened on one database are as one."""
+"""Workers of one store whose guards share a database act as one."""
 
 import asyncio
 

@@ -30,7 +30,7 @@ KEYS = MetadataKeys(label="label", lineage="source")
 
 
 class TopicEmbedding(BaseEmbedding):
-    """The vectors of ``support.vector_of``; remembers what it was asked for."""
+    """The vectors of ``support.vector_of``; remembers the texts it was asked for."""
 
     _texts: list = PrivateAttr(default_factory=list)
     _queries: list = PrivateAttr(default_factory=list)
@@ -187,7 +187,7 @@ def shown(guarded):
 
 
 def splitter():
-    """Return what makes a node of each short sentence."""
+    """Return a splitter that makes a node of each short sentence."""
     return SentenceSplitter(chunk_size=6, chunk_overlap=0)
 
 
@@ -210,7 +210,7 @@ def learned(guard):
 
 
 def fresh(nodes):
-    """Return what the label centroids of a guard would hold that knows exactly these nodes."""
+    """Return the label centroids of a guard that knows exactly these nodes."""
     sums = {}
     for one in nodes:
         unit = np.float32(one.embedding) / np.linalg.norm(np.float32(one.embedding))

@@ -1,4 +1,4 @@
-"""The guarded store and the guarded index: what goes in, what stays out, and what comes back."""
+"""The guarded store and the guarded index: writes, held nodes and releases."""
 
 import asyncio
 import copy

@@ -74,7 +74,7 @@ def test_a_guarded_index_takes_out_and_puts_back():
     assert monitor.check().flagged
 
 
-# What the adapter makes of LlamaIndex's objects
+# How the adapter converts LlamaIndex's objects
 
 
 @pytest.mark.parametrize("scored", [True, False])

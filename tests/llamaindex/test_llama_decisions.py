@@ -1,4 +1,4 @@
-"""What others write under an id replaces nothing without a word, and can be undone."""
+"""Replacing another document's node is reported, and can be undone."""
 
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -209,7 +209,7 @@ def test_restore_removes_the_intruding_text_from_the_docstore(make_store, model)
     assert one.pipeline.docstore.docs["d"].text == STANDING.text
 
 
-# A copy of what stands in the store
+# A copy of a stored node
 
 
 def bars(kept, value):

@@ -68,7 +68,7 @@ def deep(levels):
 
 
 def values():
-    """Return what may stand in metadata, new each time."""
+    """Return odd metadata values, new each time."""
     return [
         *(object(), SECRET.encode(), b"\xff\xfe", np.float32(1.5), np.int64(3), np.float64("nan")),
         *(np.arange(3), np.str_(SECRET), {"a": {"b": [SECRET, {"c": None}]}}, circular()),
@@ -291,7 +291,7 @@ class World:
         return set(access.ids()), held
 
     def texts(self):
-        """Return what is stored, read back: what cannot be read would block every later write."""
+        """Return the stored nodes, read back: an unreadable node would block every later write."""
         return {one.node_id: (one.text, one.metadata) for one in live(self.kept)}
 
     def refuses(self, nodes, error):  # noqa: ARG002 - others may
@@ -303,7 +303,7 @@ class World:
 
 
 class Step:
-    """A step of a pipeline in place of a store: what it passes on is stored."""
+    """A step of a pipeline in place of a store: the nodes it passes on are stored."""
 
     def __init__(self):
         self.step = PoisonGuard(guard_of(Scripted()))
@@ -341,7 +341,7 @@ class Pipeline(World):
 
 
 def wrong_with_error(error, world, write, before):
-    """Yield what is wrong with an error that ended a write."""
+    """Yield the faults of an error that ended a write."""
     message = str(error)
     if not isinstance(error, RAGShieldError):
         yield "another library's error"
@@ -376,7 +376,7 @@ def fates(world, write, error):
 
 
 def judged(world, write):
-    """Return the fates of a write's nodes, and what is wrong with it."""
+    """Return the fates of a write's nodes, and the faults of the write."""
     before, error, wrong = (*world.state(), world.texts()), None, []
     try:
         world.add(write.nodes)
@@ -398,9 +398,9 @@ def judged(world, write):
 
 
 def wrong_with_release(world, write, ids):
-    """Yield what is wrong with the release of held nodes, and with the same write after it.
+    """Yield the faults of releasing held nodes, and of the same write after it.
 
-    What cannot be stored is named, and what is can be read back.
+    Nodes that cannot be stored are named, and stored nodes can be read back.
     """
     for one in dict.fromkeys(ids):
         try:

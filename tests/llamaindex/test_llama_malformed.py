@@ -59,7 +59,7 @@ def with_vector(vector):
     return made
 
 
-# What is odd, and what the reason names.
+# The odd value, and the word that the reason names.
 ODD = {
     "a list for a label": (lambda: _labelled(["x"]), "'label'"),
     "a label with a NUL": (lambda: _labelled("a\0b"), "NUL"),
@@ -111,7 +111,7 @@ def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind,
     guarded, add = make()
     culprit = build()
     first, second = good()
-    if culprit.embedding is None and kind == "simple":  # an index embeds what has no vector
+    if culprit.embedding is None and kind == "simple":  # an index embeds nodes without a vector
         culprit.embedding = [0.0] * DIM
         word = "zero vector"
     add([first, culprit, second])
@@ -144,7 +144,7 @@ def test_nodes_that_cannot_be_held_are_named(make):
         add([first, twin, nameless, second])
     assert set(raised.value.reasons) == {1, 2}
     assert set(ids_of(live(guarded))) == set(ids_of([*known(), first, second]))
-    if isinstance(guarded, VectorStoreIndex):  # what is stored is recorded
+    if isinstance(guarded, VectorStoreIndex):  # stored nodes are recorded
         structs = guarded.storage_context.index_store.index_structs()
         assert set(structs[0].nodes_dict.values()) == set(ids_of(live(guarded)))
 
@@ -214,7 +214,7 @@ def test_a_pipeline_holds_the_odd_one_and_stores_the_others(make_store):
     assert pipeline.last_result.held == ("b", "c")
     assert pipeline.last_result.stored == ("a", "d")
     assert pipeline.poison_guard.quarantine.held_ids(["b", "c"]) == {"b", "c"}
-    pipeline.run(documents=documents)  # what is held is not recorded as done
+    pipeline.run(documents=documents)  # held documents are not recorded as done
     assert pipeline.last_result.unchanged == ("a", "d")
     assert pipeline.last_result.held == ("b", "c")
 

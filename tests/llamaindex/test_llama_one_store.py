@@ -1,4 +1,4 @@
-"""A guard is of one store; what it holds is held under the store's name, and for no other."""
+"""A guard belongs to one store, and holds nodes under the name of that store only."""
 
 import warnings
 

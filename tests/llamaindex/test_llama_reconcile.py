@@ -1,4 +1,4 @@
-"""What is written past a guarded store or index, or lost, is warned of and can be mended."""
+"""Nodes written past a guarded store or index, or lost, cause a warning; reconcile repairs them."""
 
 import uuid
 import warnings

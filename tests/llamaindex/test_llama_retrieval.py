@@ -272,7 +272,7 @@ async def test_a_step_of_a_pipeline_does_not_block_the_event_loop():
 @pytest.mark.slow
 def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
     class Late(ScriptedGroups):
-        """Condemns what was admitted before, once the batch says so."""
+        """Condemns earlier admitted nodes, once the batch says so."""
 
         def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
             import numpy as np  # noqa: PLC0415

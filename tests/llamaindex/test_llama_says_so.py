@@ -1,4 +1,4 @@
-"""What cannot be guarded, or was not, is said: when something is built, and in what it returns."""
+"""Objects that cannot be guarded, or were not, are named when built and in results."""
 
 import warnings
 
@@ -113,7 +113,7 @@ def test_a_store_that_cannot_replace_or_recall_is_refused():
         GuardedVectorStore(WriteOnly(), guard=guard_of())
 
 
-# What is said of what was done
+# Results and representations
 
 
 @pytest.mark.parametrize("form", ["store", "step"])

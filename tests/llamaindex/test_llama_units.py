@@ -1,4 +1,4 @@
-"""Small parts: stable ids, what the quarantine keeps of a node."""
+"""Small parts: stable ids, and nodes kept in quarantine."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Updates, releases and second workers: the good version stays, and what is released comes back."""
+"""Updates, releases and second workers: the good version stays, and released nodes come back."""
 
 import warnings
 from unittest.mock import patch
@@ -286,7 +286,7 @@ def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
 
 @pytest.fixture(params=["chroma", *slowly("postgres")])
 def pipeline(request, make_store, model):
-    """Return a pipeline that has stored a document of which a node is held."""
+    """Return a pipeline that has stored a document with a held node."""
     store = guarded_over(make_store(request.param), None, known())
     made = pipeline_over(store, [splitter(), model], store.guard)
     made.run(documents=[document("d", PARTLY)])
@@ -355,7 +355,7 @@ def test_node_held_without_a_vector_is_embedded_at_release(form, make_store, mod
     assert guard.quarantine.count() == 0
 
 
-# What could not be held is not admitted
+# Nodes that cannot be held are not admitted
 
 
 @pytest.mark.parametrize("value", [np.ones(3), object(), {"nested": [object()]}, "loop"])

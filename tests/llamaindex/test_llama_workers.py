@@ -1,4 +1,4 @@
-"""Workers of one store whose guards were opened on one database are as one."""
+"""Workers of one store whose guards share a database act as one."""
 
 import asyncio
 
@@ -131,7 +131,7 @@ def test_nodes_a_pipeline_did_not_store_are_not_known(make_store, tmp_path):
         docstore=docstore,
     )
     pipeline.run(documents=[Document(id_="doc", text="billing one")])
-    pipeline.run(  # of one document a part is held: the version before stays
+    pipeline.run(  # part of one document is held: its previous version stays
         documents=[Document(id_="doc", text="billing score=5"), Document(id_="two", text="refunds")]
     )
     assert pipeline.last_result.rejected_updates == ("doc",)

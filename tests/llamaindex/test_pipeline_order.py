@@ -1,4 +1,4 @@
-"""Where a PoisonGuard stands in a pipeline: before a language model reads what it would hold."""
+"""The place of a PoisonGuard in a pipeline: before a language model reads nodes it would hold."""
 
 import warnings
 from unittest.mock import patch
@@ -37,7 +37,7 @@ MODEL = MockEmbedding(embed_dim=8)
 
 
 class Reader(MockLLM):
-    """Remembers what it was asked."""
+    """Remembers its prompts."""
 
     _read: list = PrivateAttr(default_factory=list)
 
@@ -162,7 +162,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     scores = result.report.scores
     assert {name: np.isnan(column).tolist() for name, column in scores.items()} == {
         "instruction": [False] * 3,
-        "scripted": [True, False, False],  # of what was held before there were vectors
+        "scripted": [True, False, False],  # of nodes held before there were vectors
     }
     assert pipeline.vector_store.last_report is result.report
     access = access_behind(pipeline.vector_store)
@@ -171,7 +171,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     assert await ran(pipeline, documents()[:1], asynchronous=asynchronous) == []
     assert pipeline.last_result.unchanged == ("good",)
     (bad,) = [one.id for one in guard.quarantine.list() if INJECTION in one.entry.text]
-    pipeline.release([bad])  # it is embedded, and what comes before that, by the steps in between
+    pipeline.release([bad])  # it is embedded, and before that processed by the steps in between
     assert sorted(access.ids()) == sorted([nodes[0].node_id, bad])
     (back,) = access.read([bad])
     assert "section_summary" in back.metadata
@@ -346,7 +346,7 @@ async def test_output_of_steps_after_the_last_guard_is_judged(asynchronous, make
         ("good",),
         ("bad", "turned"),
     )
-    assert last.n_seen == 2  # what the guard held does not come to it, the others come once
+    assert last.n_seen == 2  # held nodes do not reach it, the others come once
     (stored,) = access_behind(pipeline.vector_store).read([left.node_id])
     assert stored.text == BODY
     assert stored.embedding == pytest.approx([*[0.0] * 7, 1.0])

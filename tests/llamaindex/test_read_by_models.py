@@ -1,4 +1,4 @@
-"""What a model reads of a node beside its text: metadata, windows, the node behind a node."""
+"""Content that a model reads beside a node's text: metadata, windows, the node behind a node."""
 
 import numpy as np
 import pytest

@@ -85,7 +85,7 @@ def told(report):
 
 @pytest.fixture(scope="module")
 def by_langchain(corpus):
-    """Return decisions, survivors, and what is held, of the LangChain store."""
+    """Return decisions, survivors and held entries of the LangChain store."""
     known, new = corpus
     inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=new.dim))
     store = GuardedVectorStore(inner, guard=guard_for(known))

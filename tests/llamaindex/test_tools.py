@@ -1,4 +1,4 @@
-"""Agents: what tools and memory return is screened before the model sees it."""
+"""Agents: results of tools and memory are screened before the model sees them."""
 
 import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
@@ -109,7 +109,7 @@ def test_a_synchronous_tool_of_ones_own_is_adapted():
 
 
 class Caller(MockLLM):
-    """Calls the tool once, then repeats what it was told last."""
+    """Calls the tool once, then repeats the last message."""
 
     @property
     def metadata(self):

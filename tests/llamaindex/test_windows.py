@@ -59,7 +59,7 @@ def test_a_held_sentence_is_cut_out_of_the_windows_around_it():
     assert len(kept) == len(nodes) - 2
     assert not any(INJECTION in window for window in windows(kept))
     assert sum("Cars wait in line." in window for window in windows(kept)) == 3
-    assert INJECTION in nodes[2].metadata["window"]  # what came in stays as it was
+    assert INJECTION in nodes[2].metadata["window"]  # the given nodes stay unchanged
 
 
 def test_an_attack_over_two_sentences_is_held_and_its_neighbours_stay():
@@ -130,7 +130,7 @@ def test_an_index_serves_windows_that_are_cut(kind, make_store):
     ).retrieve("ferry")
     assert len(served) == len(nodes) - 2
     assert not any(INJECTION in one.text for one in served)
-    # The guard has learned what the store has.
+    # The guard has learned the stored nodes.
     kept = [one for one in nodes if one.node_id in {found.node_id for found in served}]
     prints = index.guard.writes.fingerprints([one.node_id for one in kept])
     stored = to_batch(access_behind(index).read(list(prints)), KEYS)

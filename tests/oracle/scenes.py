@@ -1,7 +1,7 @@
-"""Scenes whose decisions are pinned: what the code decides must not change unnoticed.
+"""Scenes whose decisions are pinned: they must not change unnoticed.
 
     python tests/oracle/scenes.py            # compares, and says where the first differences are
-    python tests/oracle/scenes.py --write    # pins what this code decides; say why in the commit
+    python tests/oracle/scenes.py --write    # pins this code's decisions; say why in the commit
 
 Corpora stay outside the repository: of a piece of evidence its hash is pinned, not its words.
 """
@@ -52,7 +52,7 @@ def figure(value: float | None) -> float | None:
 
 
 def decided(decisions: Sequence[Any]) -> dict[str, Any]:
-    """Return remarkable decisions by id: verdict, and of each finding what it says."""
+    """Return remarkable decisions by id: verdict, and the content of each finding."""
     return {
         decision.entry_id: [
             decision.verdict.name,
@@ -74,7 +74,7 @@ def decided(decisions: Sequence[Any]) -> dict[str, Any]:
 
 
 def written(guard: Guard, batch: Batch) -> dict[str, Any]:
-    """Write a batch as the stores do; return what was decided."""
+    """Write a batch as the stores do; return the decisions."""
     report = guard.hold(guard.screen(batch))
     guard.admit(report)
     recalled = decided(report.retroactive)
@@ -86,7 +86,7 @@ def written(guard: Guard, batch: Batch) -> dict[str, Any]:
 
 
 def state_of(guard: Guard) -> dict[str, Any]:
-    """Return thresholds and what waits for a person."""
+    """Return thresholds and the entries that wait for a person."""
     return {
         "thresholds": {
             name: figure(value) for name, value in sorted(guard.calibration.thresholds.items())
@@ -146,7 +146,7 @@ def ingestion() -> dict[str, Any]:
 
 
 def singles() -> dict[str, Any]:
-    """Write texts of which each is the only one about its question, one by one."""
+    """Write texts one by one, each the only one about its question."""
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://"))
     guard.adopt(web(SIZE), at_most=0.05)
     texts = attack("text_blackbox", 25, per=1)
@@ -384,7 +384,7 @@ def _versions() -> dict[str, list[str]]:
 
 
 def _after_update(guarded: Any, live: list[str]) -> dict[str, Any]:
-    """Return what is served, held and known once a version was written."""
+    """Return the served, held and known entries once a version was written."""
     return {
         "live": sorted(live),
         "held": sorted(one.entry.text for one in guarded.quarantine.list()),
@@ -427,7 +427,7 @@ SCENES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def played(name: str) -> Any:
-    """Return what a scene decides, as JSON has it."""
+    """Return the decisions of a scene, as JSON has them."""
     with quiet():
         return json.loads(json.dumps(SCENES[name]()))
 

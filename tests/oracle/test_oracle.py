@@ -1,4 +1,4 @@
-"""What the code decides is what was pinned: a step that changes it says so, and pins it anew."""
+"""Decisions match the pinned ones; a commit that changes them says so and pins them anew."""
 
 import json
 import os

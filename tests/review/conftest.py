@@ -29,7 +29,7 @@ def held(quarantine, texts, *, related=True, detector="clique", lineages=None, s
 
 
 class Browser:
-    """What a person does on the page, without a browser."""
+    """The actions of a person on the page, without a browser."""
 
     def __init__(self, app, name="anna", *, token=None, log_in=True):
         self.client = TestClient(app, base_url="http://localhost")

@@ -1,4 +1,4 @@
-"""A flood: one case of as many members as somebody likes."""
+"""A flood: one case with any number of members."""
 
 from held import found
 

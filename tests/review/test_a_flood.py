@@ -1,4 +1,4 @@
-"""A case of very many members is looked at and decided of, in requests that are all small."""
+"""A case of very many members is shown and decided in small requests."""
 
 import re
 import tracemalloc
@@ -105,7 +105,7 @@ def test_feedback_memory_does_not_grow_with_entries(url, monkeypatch):
     quarantine, found = Quarantine(url), []
     for n in (1_000, 2_000):
         flood.hold(quarantine, n - 1_000, n)
-        reviewed(quarantine)  # what is made once is not counted
+        reviewed(quarantine)  # one-time work is not counted
         tracemalloc.start()
         total = reviewed(quarantine).total
         found.append(tracemalloc.get_traced_memory()[1])
@@ -202,8 +202,8 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
         flood.hold(quarantine, n, n + 1)  # meanwhile, one more of it comes
     decide("/cases/1", action="confirm", all="yes", last=f"{n}")
     assert (quarantine.count("confirmed"), quarantine.count()) == (2 * STEP, n + 1 - 2 * STEP)
-    assert check_case(1) == f"{2 * STEP}"  # what waits comes first
-    assert check_case((n - 2 * STEP) // PAGE + 2) == "19"  # after one that waits, what is decided
+    assert check_case(1) == f"{2 * STEP}"  # waiting entries come first
+    assert check_case((n - 2 * STEP) // PAGE + 2) == "19"  # after one that waits, decided ones
     lines = quarantine.log.lines(since=n)
     assert [one.entry_id for one in lines if one.action == "confirm"] == [
         f"e{k}" for k in range(2 * STEP)

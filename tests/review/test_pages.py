@@ -1,4 +1,4 @@
-"""What the review page shows, and what decisions on it do."""
+"""The content of the review page, and the effects of decisions on it."""
 
 import html
 import re
@@ -115,7 +115,7 @@ def flood(quarantine, start=0, end=45):
 
 
 def whole(page, action, n_times=1, **data):
-    """Decide of what waits of case 1, as it is shown, some times."""
+    """Decide several times about the waiting entries of case 1, as the page shows them."""
     page.get("/cases/1")
     for _ in range(n_times):
         seen = {

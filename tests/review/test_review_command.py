@@ -16,7 +16,7 @@ ANNA, BERT = ("--reviewer", "anna"), ("--reviewer", "bert")
 
 @pytest.fixture
 def served(monkeypatch):
-    """What a server would be given."""
+    """The app and options that a server would be given."""
     pytest.importorskip("uvicorn")
     given = []
 
