@@ -59,7 +59,7 @@ READS = {
 OTHER_READS = {
     "get_by_ids": lambda s, name: getattr(s, name)(["written", "p0", "p1", "g0"]),
 }
-# Reads that raise in the store inside as well, whatever it holds.
+# Reads that always raise in the inner store as well.
 BROKEN = {
     ("memory", "similarity_search_with_relevance_scores"),  # it has no such scores
     # Chroma passes a list of vectors where one is expected.

@@ -114,7 +114,7 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
         mine.delete_collection()
     best = np.argsort(-(KNOWN.embeddings[:30] @ BAD.embeddings[0]))[:12]
     assert {found.ids[row] for row in found.rows[0]} == {KNOWN.ids[row] for row in best}
-    # Where pgvector goes on searching, it finds what the filter leaves; else all are compared.
+    # If pgvector goes on searching, it finds entries past the filter; else all are compared.
     assert len(compared) == (0 if goes_on else 1)
     assert goes_on or not newer
 
@@ -171,7 +171,7 @@ def test_few_rows_behind_an_index_that_others_share_are_all_compared(
         engine.dispose()
         mine.delete_collection()
     assert exact == 1.0
-    assert by_index < 0.9  # what the index finds, where it goes on searching
+    assert by_index < 0.9  # the share that the index finds if it goes on searching
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_with_quarantine_findings_leave_the_store_and_release_restores_them(stor
     assert store.get_by_ids(["e121"]) == [document]
     assert store.guard.writes.known(["e121"]) == ["e121"]
     assert store.embeddings.texts == []  # nothing was embedded a second time
-    again = store.scan(quarantine=True)  # what a person has released stays
+    again = store.scan(quarantine=True)  # entries that a person released stay
     assert found(again) == []
     assert again.decisions[-1].note == "released by a person before"
     assert "e121" in live(store)

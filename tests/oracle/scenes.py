@@ -43,7 +43,7 @@ PINNED = HERE / "pinned.json"
 SIZE, FPR = 1_500, 0.02
 
 
-# What is pinned
+# Pinned values
 
 
 def figure(value: float | None) -> float | None:
