@@ -308,7 +308,8 @@ def repeated(source: Path, target: Path, times: int) -> None:
     The neighbours of each copy are in the same copy. Usual values, counts, and the number of
     scored entries for calibration do not grow with the copies, or are bounded.
     """
-    values, arrays = state.read(source)
+    with state.opened(source) as (values, lazily):
+        arrays = dict(lazily)
     n = len(arrays["known.labels"])
     names = packed([f"entry-{number}" for number in range(n * times)])
     for key, array in arrays.items():

@@ -101,12 +101,6 @@ def check_format(found: int, expected: int, what: object) -> None:
         raise StateError(msg)
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return all values and arrays at once; see :func:`opened`."""
-    with opened(folder) as (values, arrays):
-        return values, dict(arrays)
-
-
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
     """Turn errors from a damaged state into a :class:`StateError`."""

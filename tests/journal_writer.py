@@ -6,7 +6,7 @@ from functools import partial
 
 from ragshield_core.database import Database
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.sharing import Journal
+from ragshield_core.sharing.journal import Journal
 
 LEASE = 600.0  # nobody is dead here for being slow
 

@@ -17,17 +17,3 @@ the store and closes them; the first writer can no longer do so (``TakenOverErro
 is silent in its turn for longer than its lease loses the turn, and writes nothing
 (``OvertakenError``). All times come from the database's clock, and it runs one write at a time.
 """
-
-from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer
-from ragshield_core.sharing.rows import JournalRecord
-from ragshield_core.sharing.snapshots import Snapshot, Snapshots
-
-__all__ = [
-    "DEFAULT_LEASE",
-    "Journal",
-    "JournalRecord",
-    "Pending",
-    "Snapshot",
-    "Snapshots",
-    "new_writer",
-]

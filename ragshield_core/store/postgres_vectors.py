@@ -69,11 +69,9 @@ class PostgresVectors(VectorTable):
         run: Callable[[Callable[[Any], Any]], Any],
         place: Callable[[Any], VectorColumns],
         holdable: Callable[[Any, Sequence[str]], Sequence[str]] = lambda _, ids: ids,
-        *,
-        ef_search: int = EF_SEARCH,
     ) -> None:
         self._name, self._run, self._place, self._holdable = name, run, place, holdable
-        self.ef_search = ef_search
+        self.ef_search = EF_SEARCH
         self._version: tuple[int, ...] | None = None  # of pgvector
         self._columns: ColumnTypes | None = None
         self._by_index = 0  # searches until rows are counted again

@@ -21,13 +21,10 @@ from ragshield_core.model.errors import (
     StateError,
     TakenOverError,
 )
-from ragshield_core.sharing import (
-    Journal,
-    Snapshots,
-    new_writer,
-    rows,
-)
+from ragshield_core.sharing import rows
+from ragshield_core.sharing.journal import Journal, new_writer
 from ragshield_core.sharing.rows import from_bytes, now, to_bytes
+from ragshield_core.sharing.snapshots import Snapshots
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)

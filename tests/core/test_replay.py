@@ -210,7 +210,8 @@ class Writer:
 
 def state_of(guard, folder):
     guard.save(folder)
-    return state.read(folder)
+    with state.opened(folder) as (values, arrays):
+        return values, dict(arrays)
 
 
 def assert_same(one, other, tmp_path):
