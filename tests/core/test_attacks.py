@@ -68,13 +68,13 @@ def test_braces_and_other_marks_pass_unchanged(question, answer, style):
         ({"size": 0}, "size is 0"),
     ],
 )
-def test_what_cannot_be_crafted_is_refused(options, said):
+def test_invalid_crafting_options_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         craft_passages(QUESTION, ANSWER, **options)
 
 
 @pytest.mark.parametrize("name", ["poisonedrag_nq", "poisonedrag_hotpotqa"])
-def test_the_black_box_form_is_the_published_one(name):
+def test_black_box_form_matches_the_published_texts(name):
     folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir() and os.environ.get("CI") != "true":
         pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
@@ -92,7 +92,7 @@ HARDER = [
 
 
 @pytest.mark.parametrize("attack", HARDER, ids=lambda attack: attack.name)
-def test_a_harder_step_writes_other_texts_in_the_same_number(attack):
+def test_harder_step_writes_the_same_number_of_other_texts(attack):
     published = BY_NAME[attack.name.removesuffix(f", {attack.difficulty}")]
     for seed in range(3):
         planted, before = attack.plant(TARGET, seed), published.plant(TARGET, seed)
@@ -109,7 +109,7 @@ def test_a_harder_step_writes_other_texts_in_the_same_number(attack):
 @pytest.mark.parametrize(
     "attack", [each for each in HARDER if each.difficulty == "blended"], ids=lambda each: each.name
 )
-def test_what_is_blended_has_its_own_sentences_in_order_among_those_of_a_clean_text(attack):
+def test_blended_sentences_keep_their_order_within_a_clean_text(attack):
     def sentences(text):
         return re.split(r"(?<=[.?!]) ", text)
 
@@ -121,7 +121,7 @@ def test_what_is_blended_has_its_own_sentences_in_order_among_those_of_a_clean_t
         assert [each for each in found if each not in clean] == sentences(plain[number])
 
 
-def test_steps_are_taken_as_far_as_a_recipe_has_them():
+def test_difficulty_falls_back_to_the_hardest_step_available():
     hidden = BY_NAME["hidden instructions"]
     assert hidden.at("blended") == hidden.at("reworded")
     assert hidden.at("reworded").at("published") == hidden

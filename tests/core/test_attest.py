@@ -78,7 +78,7 @@ def payload_of(path):
     return json.loads(base64.b64decode(json.loads(path.read_text())["payload"]))
 
 
-def test_a_statement_says_what_was_scanned_when_by_what_with_which_result(signed, kb, tmp_path):
+def test_statement_describes_the_scan_and_its_result(signed, kb, tmp_path):
     statement = payload_of(signed)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == PREDICATE_TYPE
@@ -125,7 +125,7 @@ def test_a_statement_is_verified_alone_and_with_its_data(signed, kb, keys):
     assert verify(signed, public_key(keys[1]), kb.rename(kb.with_name("other.jsonl"))).holds
 
 
-def test_another_set_of_entries_is_not_the_same(signed, kb, keys, rows):
+def test_changed_set_of_entries_is_detected(signed, kb, keys, rows):
     changed = {
         "one less": rows[:-1],
         "one more": [*rows, {"id": "new", "text": "Another page.", "embedding": [1, 1]}],
@@ -232,7 +232,7 @@ def test_a_changed_statement_is_not_verified_and_not_shown(signed, keys):
     assert verify(signed, public_key(keys[1])).statement is None
 
 
-def test_a_signature_of_another_key_is_none_whatever_name_it_bears(signed, keys, tmp_path):
+def test_signature_of_another_key_is_refused_under_any_keyid(signed, keys, tmp_path):
     make_keys(tmp_path / "other", tmp_path / "other.pub")
     assert run("verify", signed, "--key", tmp_path / "other.pub").exit_code == 1
     envelope = json.loads(signed.read_text())
@@ -242,7 +242,7 @@ def test_a_signature_of_another_key_is_none_whatever_name_it_bears(signed, keys,
     assert run("verify", signed, "--key", keys[1]).exit_code == 1
 
 
-def test_one_signature_of_several_is_enough_in_either_alphabet(signed, keys):
+def test_one_valid_signature_suffices_in_either_base64_alphabet(signed, keys):
     envelope = json.loads(signed.read_text())
     sound = envelope["signatures"][0]
     url_safe = sound["sig"].replace("+", "-").replace("/", "_")
@@ -311,9 +311,7 @@ def test_a_huge_file_is_not_read(tmp_path, keys, monkeypatch):
         (lambda one: one["predicate"]["columns"].update(colour="red"), "verify with version"),
     ],
 )
-def test_another_statement_is_refused_although_it_is_signed(
-    change, said, signed, kb, keys, tmp_path
-):
+def test_signed_but_invalid_statement_is_refused(change, said, signed, kb, keys, tmp_path):
     statement = payload_of(signed)
     change(statement)
     path = tmp_path / "other.json"
@@ -324,7 +322,7 @@ def test_another_statement_is_refused_although_it_is_signed(
 
 @pytest.mark.usefixtures("signed")
 @pytest.mark.slow
-def test_errors_of_a_command_name_the_way_out(keys, tmp_path):
+def test_command_errors_say_how_to_fix_them(keys, tmp_path):
     (tmp_path / "none.json").write_text("{}")
     done = run("sign", tmp_path / "none.json", "--key", keys[0])
     assert "ragshield scan DATA --output FILE.json" in str(done.exception)
@@ -371,7 +369,7 @@ def test_keys_overwrite_nothing(there, link, tmp_path):
     assert link or path.read_text() == "precious"
 
 
-def test_what_is_no_key_is_refused(tmp_path, keys):
+def test_invalid_key_file_is_refused(tmp_path, keys):
     from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
@@ -396,7 +394,7 @@ def test_what_is_no_key_is_refused(tmp_path, keys):
         public_key(tmp_path / "curve.pub")
 
 
-def test_without_the_extra_a_line_says_how_to_get_it(keys, monkeypatch):
+def test_missing_extra_error_says_what_to_install(keys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     for use in (lambda: private_key(keys[0]), lambda: public_key(keys[1])):
         with pytest.raises(AttestationError, match=r"ragshield\[attest\]"):

@@ -63,13 +63,13 @@ def test_a_fingerprint_is_of_code_that_decides(core, file, text):
         ("new.py", "N = 1\n"),
     ],
 )
-def test_another_decision_is_another_fingerprint(core, file, text):
+def test_changed_decision_changes_the_fingerprint(core, file, text):
     before = fingerprint(core)
     (core / file).write_text(text)
     assert fingerprint(core) != before
 
 
-def test_what_decides_is_hashed_and_the_review_page_is_not():
+def test_fingerprint_covers_deciding_code_but_not_tools():
     there = {path.relative_to(results_files.CORE).parts[0] for path in deciding_files()}
     assert {"detectors", "text", "calibration", "neighbors", "guard.py", "model"} <= there
     assert not there & {"tools", "quarantine", "store", "cli.py"}
@@ -100,7 +100,7 @@ def test_a_result_without_the_line_is_of_unknown_code(results):
     assert not results_files.is_current("never run")
 
 
-def test_parts_go_on_where_they_were(results):
+def test_interrupted_parts_resume_where_they_stopped(results):
     (results / "long.json").write_text('{"a": ["| a |"], "b": ["| b |"]}')
     parts = Parts("long", "# Long", ["a", "b"])
     assert parts.stale() == ["a", "b"]
@@ -113,7 +113,7 @@ def test_parts_go_on_where_they_were(results):
 
 
 @pytest.mark.usefixtures("results")
-def test_only_what_is_stale_is_run(monkeypatch):
+def test_only_stale_benchmarks_are_run(monkeypatch):
     ran = []
     results_files.write("growth", "# Growth")
     monkeypatch.setattr(run_all, "run", lambda name: ran.append(name) or True)
@@ -124,7 +124,7 @@ def test_only_what_is_stale_is_run(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_list_runs_nothing():
+def test_list_option_runs_nothing():
     shown = subprocess.run(
         [sys.executable, "benchmarks/run_all.py", "--list", "--only", "growth"],
         cwd=ROOT,
@@ -147,7 +147,7 @@ def test_natural_forms_have_capitals_and_marks(form):
         assert "How many moons has mars?" in text
 
 
-def test_rewordings_differ_and_keep_what_is_asked():
+def test_rewordings_differ_and_keep_the_topic():
     assert natural(QUESTION, TEXT) == "How many moons has mars? Mars has three moons."
     assert len({reworded(QUESTION, TEXT, number) for number in range(6)}) == 6
     assert all("mars" in reworded(QUESTION, TEXT, number) for number in range(6))

@@ -65,7 +65,7 @@ def test_baseline_then_check_then_drift(folder):
 
 
 @pytest.mark.slow
-def test_a_check_and_a_trace_are_reports_with_texts_and_what_to_do(folder):
+def test_check_and_trace_reports_show_texts_and_next_steps(folder):
     run("baseline")
     calm = run("check", "--format", "markdown").output
     assert "**None of 32 watched questions has changed more than growth explains.**" in calm
@@ -90,7 +90,7 @@ def test_a_check_and_a_trace_are_reports_with_texts_and_what_to_do(folder):
 
 
 @pytest.mark.slow
-def test_much_growth_that_may_hide_a_takeover_is_said(folder):
+def test_growth_that_may_hide_a_takeover_is_reported(folder):
     run("baseline")
     assert "may hide a takeover" not in run("check").output
     more = knowledge(seed=7)
@@ -280,7 +280,7 @@ def test_a_retriever_may_import_its_neighbours_when_it_is_asked(folder):
     assert sys.path == before
 
 
-def test_vectors_are_kept_here_whatever_a_suite_is_called(folder, monkeypatch):
+def test_suite_name_does_not_move_the_vector_cache(folder, monkeypatch):
     kept = []
     monkeypatch.setattr(
         "ragshield_core.tools.canary.command.cached_embedder",

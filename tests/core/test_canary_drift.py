@@ -72,7 +72,7 @@ def test_takeover_is_a_probability_and_falls_with_the_share(new, rate):
     assert takeover([False, *new[1:]], rate)[1] >= takeover([True, *new[1:]], rate)[1] - 1e-12
 
 
-def test_under_growth_the_p_value_keeps_its_word():
+def test_p_value_is_valid_under_growth():
     rng = np.random.default_rng(0)
     p = [takeover(rng.random(6) < 0.2, 0.2)[1] for _ in range(4000)]
     assert np.mean(np.array(p) <= 0.05) <= 0.06
@@ -97,7 +97,7 @@ QUERY = "who built the harbour bridge"
 EVEN = dict.fromkeys(QUERY.split(), 1.0)
 
 
-def test_words_that_few_queries_hold_tell_more():
+def test_rare_query_words_weigh_more():
     weights = word_weights(("Who built it?", "who owns it, who sold it"))
     assert weights["who"] == pytest.approx(math.log(3 / 2.5))  # twice in a query counts once
     assert weights["built"] == pytest.approx(math.log(3 / 1.5))
@@ -165,7 +165,7 @@ def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
     assert coverage_p_value(held([(), ()]), QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
 
 
-def test_under_growth_coverage_keeps_its_word():
+def test_coverage_p_value_is_valid_under_growth():
     # Coverage falls with the rank and differs by query; whichever passages are new, few are rare.
     rng = np.random.default_rng(0)
     table = rng.beta(2, 3, size=(400, 6)) * 0.9 ** np.arange(6)
@@ -192,7 +192,7 @@ def test_only_further_chunks_of_a_new_document_are_siblings():
     assert _siblings(chunks, [False, True, True, True, True, False]) == {2}
 
 
-def test_one_entry_that_holds_the_query_is_flagged_and_an_ordinary_one_is_not():
+def test_only_an_entry_that_repeats_the_query_is_flagged():
     query = questions()[0]
     for entry, flagged in (
         (f"{query.removeprefix('What of ')} of what: false", True),
@@ -208,7 +208,7 @@ def test_one_entry_that_holds_the_query_is_flagged_and_an_ordinary_one_is_not():
 @pytest.mark.parametrize(
     "passage", ["visit evi\u200bl.example", "visit evi\xadl.example", "Visit \uff45vil.\n example"]
 )
-def test_what_a_person_reads_is_said(passage):
+def test_says_compares_text_as_a_person_reads_it(passage):
     part = "visit evil. example" if "\n" in passage else "visit evil.example"
     assert says(passage, part)
     assert not says(passage, "evil-example")

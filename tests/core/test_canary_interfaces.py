@@ -28,7 +28,7 @@ from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge
         (({"id": "d", "text": "text"}, 0.3), "d", None),
     ],
 )
-def test_what_is_retrieved_becomes_a_passage(item, entry_id, lineage):
+def test_retrieved_item_becomes_a_passage(item, entry_id, lineage):
     passage = as_passage(item)
     assert (passage.id, passage.text, passage.lineage) == (entry_id, "text", lineage)
     # Without an id, the text names it; a document's id is none of a chunk.
@@ -36,7 +36,7 @@ def test_what_is_retrieved_becomes_a_passage(item, entry_id, lineage):
 
 
 @pytest.mark.parametrize("item", [3, {"id": "a"}, ({"text": None}, 0.3), object()])
-def test_what_holds_no_text_is_refused(item):
+def test_item_without_text_is_refused(item):
     with pytest.raises(CanaryError, match="text"):
         as_passage(item)
 
@@ -99,12 +99,12 @@ def test_a_function_is_an_embedder():
         (lambda: Embedder.of(lambda _texts: [[np.nan]]).queries(["a"]), "not finite"),
     ],
 )
-def test_what_is_of_no_kind_is_refused(make, said):
+def test_unsupported_object_is_refused(make, said):
     with pytest.raises(CanaryError, match=said):
         make()
 
 
-def test_options_of_a_function_are_no_places_and_no_texts():
+def test_optional_parameters_of_a_function_keep_their_defaults():
     def search(query, config=None):
         assert config is None
         return [query]
@@ -184,7 +184,7 @@ def attacked_shelf(*names):
     return shelf, monitor
 
 
-def test_a_knowledge_base_of_one_s_own_is_written():
+def test_custom_knowledge_base_is_remediated_and_restored():
     shelf, monitor = attacked_shelf("bad-0", "bad-1", "bad-2")
     outcome = monitor.remediate()
     assert set(outcome.quarantined) == {"bad-0", "bad-1", "bad-2"}
@@ -196,7 +196,7 @@ def test_a_knowledge_base_of_one_s_own_is_written():
     assert shelf.books == BOOKS | {"bad-0": "who owns the old lighthouse bad-0"}
 
 
-def test_what_was_corrected_meanwhile_is_not_taken_out():
+def test_entry_corrected_meanwhile_is_not_removed():
     shelf, monitor = attacked_shelf("bad-0", "bad-1", "bad-2")
     suspects = monitor.traceback().suspects
     shelf.books["bad-1"] = "the page as its author meant it"
@@ -204,7 +204,7 @@ def test_what_was_corrected_meanwhile_is_not_taken_out():
     assert "bad-1" in shelf.books
 
 
-def test_what_cannot_be_deleted_is_said(caplog):
+def test_entry_that_cannot_be_deleted_is_reported(caplog):
     shelf, monitor = attacked_shelf("nailed", "bad-1", "bad-2")
     outcome = monitor.remediate()
     assert outcome.after.still_served == ("nailed",)
@@ -213,7 +213,7 @@ def test_what_cannot_be_deleted_is_said(caplog):
     assert {*shelf.books} - {*BOOKS} == {"nailed"}
 
 
-def test_search_is_all_that_has_to_be_defined():
+def test_knowledge_base_only_needs_search():
     class Least(KnowledgeBase):
         def search(self, queries, _vectors, k):
             return [[Passage(id="a", text=f"on {query}")][:k] for query in queries]
@@ -260,7 +260,7 @@ def imported(monkeypatch):
 
 @pytest.mark.parametrize("kind", [Drawer, OldDrawer])
 @pytest.mark.usefixtures("imported")
-def test_objects_of_a_framework_are_known_by_where_their_classes_come_from(kind):
+def test_framework_objects_are_recognized_by_their_module(kind):
     (passage,) = as_knowledge_base(kind()).search(["tea"], None, 6)[0]
     assert (passage.id, passage.text) == ("tea", "in the drawer")
     assert Embedder.of(kind()).queries(["four"], unit=False).tolist() == [[4.0, 3.0]]
@@ -268,7 +268,7 @@ def test_objects_of_a_framework_are_known_by_where_their_classes_come_from(kind)
 
 
 @pytest.mark.usefixtures("imported")
-def test_what_a_framework_does_not_know_is_refused():
+def test_object_unknown_to_a_framework_is_refused():
     assert as_passage(OldDrawer()).id == "drawn"
     with pytest.raises(CanaryError, match="the retriever returned a Drawer"):
         as_passage(Drawer())

@@ -129,7 +129,7 @@ def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     assert "the answer drifted" in drift.reasons[0]
 
 
-def test_what_is_expected_of_a_canary():
+def test_unmet_expectations_of_a_canary_are_reported():
     suite = CanarySuite(
         [
             {
@@ -185,7 +185,7 @@ def test_baselines_are_numbered_and_named(tmp_path):
         CanaryStore(Quarantine(url, namespace="other")).baseline("one")
 
 
-def test_another_process_goes_on_with_the_baseline(tmp_path):
+def test_another_process_reuses_the_baseline(tmp_path):
     url = f"sqlite:///{tmp_path / 'q.db'}"
     first = watched(quarantine=Quarantine(url))
     calls = []
@@ -233,7 +233,7 @@ def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said)
     assert not world.monitor.history()
 
 
-def test_rounding_of_the_same_embedder_is_none(quarantine):
+def test_rounding_is_not_taken_for_another_embedder(quarantine):
     world = watched(quarantine=quarantine)
     noisy = CanaryMonitor(
         questions(),
@@ -244,7 +244,7 @@ def test_rounding_of_the_same_embedder_is_none(quarantine):
     assert not noisy.check().flagged
 
 
-def test_another_format_is_refused(monkeypatch):
+def test_baseline_of_another_format_is_refused(monkeypatch):
     world = World()
     monkeypatch.setattr("ragshield_core.tools.canary.storage.FORMAT", 2)
     world.monitor.record_baseline()
@@ -279,7 +279,7 @@ def test_suspects_are_held_and_left_out_of_retrieval():
     assert world.monitor.check().flagged
 
 
-def test_what_is_still_served_is_not_clean(caplog):
+def test_outcome_is_not_clean_while_poison_is_served(caplog):
     world, bad = attacked()
     outcome = world.monitor.remediate()
     assert set(outcome.quarantined) == set(bad.ids)
@@ -352,7 +352,7 @@ def test_search_in_blocks_is_exact(monkeypatch):
 
 
 @pytest.mark.slow
-def test_who_was_released_does_not_stop_the_search_for_others():
+def test_released_suspect_does_not_stop_the_search_for_others():
     world, bad = attacked()
     suspects = world.monitor.traceback().suspects
     good = [s for s in suspects if s.canaries[0] == TARGETS[0]]
@@ -383,7 +383,7 @@ def test_nothing_retrieved_is_no_baseline():
         world.monitor.check()
 
 
-def test_more_places_than_entries():
+def test_remediation_works_with_more_places_than_entries():
     world = watched(questions()[:2], entries=knowledge().take(range(3)), k=6)
     assert not world.monitor.check().flagged
     world.add(poison(questions()[0], 5))
@@ -410,7 +410,7 @@ def test_baselines_recorded_at_once_get_numbers_of_their_own(any_url):
         assert sorted(pool.map(record, worlds)) == [1, 2, 3, 4]
 
 
-def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
+def test_zero_vectors_are_not_taken_for_another_embedder():
     def sparse(texts):
         return [[text.count("tea"), text.count("bar")] for text in texts]
 
@@ -496,7 +496,7 @@ class Store(KnowledgeBase):
         return [[Passage(id=i, text=t) for i, t in self.listed[q][:k]] for q in queries]
 
 
-def test_additions_about_what_canaries_ask_are_no_takeover():
+def test_additions_on_watched_topics_are_not_a_takeover():
     """They come to every rank of the topics' neighbourhoods, far more than to the rest."""
     rng = np.random.default_rng(1)
     asked = [f"question {n}" for n in range(40)]
@@ -528,7 +528,7 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
         ({"retriever": MatrixRetriever}, "the class MatrixRetriever, expected an instance"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(options, said):
+def test_invalid_arguments_are_refused_at_once(options, said):
     given = {"suite": ["q"], "retriever": knowledge(), "embedder": embed} | options
     with pytest.raises((TypeError, ValueError, CanaryError), match=said):
         CanaryMonitor(**given)

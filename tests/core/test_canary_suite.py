@@ -54,7 +54,7 @@ def test_yaml_may_be_a_plain_list(tmp_path):
         ("a.yaml", "name: [a, b]\ncanaries: [q]", "no name of a few words"),
     ],
 )
-def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
+def test_invalid_suite_file_is_refused_by_name(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     with pytest.raises((CanaryError, SourceError), match=said):
@@ -91,6 +91,6 @@ def test_a_query_may_hold_any_line_separator_and_a_file_a_byte_order_mark(tmp_pa
         (lambda: CanarySuite.load("suite.json"), "ends in '.json'"),
     ],
 )
-def test_what_would_go_wrong_later_is_refused(make, said):
+def test_invalid_suite_arguments_are_refused_early(make, said):
     with pytest.raises((CanaryError, SourceError), match=said):
         make()

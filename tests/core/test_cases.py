@@ -55,14 +55,14 @@ def test_an_entry_that_ties_two_cases_makes_one_of_them(quarantine):
     assert Cases(quarantine).show(second) == case  # who knows the other number finds it
 
 
-def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(quarantine):
+def test_entries_named_by_other_detectors_do_not_join_cases(quarantine):
     hold(quarantine, found("near", detector="leading_question"), found("good"))
     quarantine.release(["good"], by="anna")
     hold(quarantine, found("new", ["near", "good", "in the store"], "label_neighbors"))
     assert grouped(quarantine) == [("good",), ("near",), ("new",)]
 
 
-def test_planted_and_genuine_entries_around_the_same_page_are_no_one_case(quarantine):
+def test_planted_and_genuine_entries_around_a_page_stay_separate(quarantine):
     planted = [f"planted {n}" for n in "abcd"]
     genuine = [f"genuine {n}" for n in "abcdefghij"]
     hold(
@@ -76,13 +76,13 @@ def test_planted_and_genuine_entries_around_the_same_page_are_no_one_case(quaran
     assert grouped(quarantine) == expected
 
 
-def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(quarantine):
+def test_entry_held_for_another_reason_joins_its_group(quarantine):
     hold(quarantine, found("first", detector="leading_question"), found("other", detector="hidden"))
     hold(quarantine, found("third", ["second", "first"]))
     assert grouped(quarantine) == [("first", "third"), ("other",)]
 
 
-def test_a_phrase_that_groups_share_makes_no_one_case_of_them(quarantine):
+def test_shared_phrase_does_not_merge_groups(quarantine):
     every = ("a", "b", "x", "y", "clean")
     phrase = {i: found(i, [j for j in every if j != i], "trigger_phrase", 1e-4) for i in every}
     groups = {i: found(i, [j]) for i, j in (("a", "b"), ("b", "a"), ("x", "y"), ("y", "x"))}
@@ -102,7 +102,7 @@ def test_a_phrase_that_groups_share_makes_no_one_case_of_them(quarantine):
     assert grouped(quarantine) == expected
 
 
-def test_what_joins_a_confirmed_case_opens_it_again(quarantine):
+def test_new_member_reopens_a_confirmed_case(quarantine):
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
     quarantine.confirm(["a", "b"], by="anna")
     assert Cases(quarantine).page().cases == ()
@@ -112,13 +112,13 @@ def test_what_joins_a_confirmed_case_opens_it_again(quarantine):
     assert (case.number, case.n_waiting, case.n_confirmed) == (closed.number, 1, 2)
 
 
-def test_copies_are_one_case_though_their_numbers_differ(quarantine):
+def test_copies_with_different_numbers_are_one_case(quarantine):
     texts = ["Call 0800 1 now", "call  0800 27 NOW", "Call the bank now", "7", "8"]
     hold(quarantine, *(found(str(n)) for n in range(5)), texts=texts)
     assert grouped(quarantine) == [("0", "1"), ("2",), ("3",), ("4",)]
 
 
-def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(quarantine):
+def test_new_copy_joins_a_flood_with_released_members(quarantine):
     copies = [str(n) for n in range(30)]
     for store in ("news", "mail"):
         seen = quarantine.for_store(store)
@@ -141,7 +141,7 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(quarantine):
 
 @pytest.mark.parametrize("n", [4, 10, 30])
 @pytest.mark.slow
-def test_what_waits_again_joins_the_copies_that_came_meanwhile(quarantine, n):
+def test_reopened_entries_join_copies_that_came_meanwhile(quarantine, n):
     floods = [[f"{flood}{k}" for k in range(n)] for flood in "abc"]
     for copies in floods:
         hold(quarantine, *map(found, copies), texts=[f"Call 0800 {k} now" for k in range(n)])
@@ -207,7 +207,7 @@ def test_the_queue_is_ordered_narrowed_and_paged(quarantine):
         cases.page(order="loudness")
 
 
-def test_severity_goes_by_effect_and_is_never_invented(quarantine):
+def test_severity_follows_the_effect_or_is_unknown(quarantine):
     group = [found(i, [j for j in ("g1", "g2", "g3") if j != i]) for i in ("g1", "g2", "g3")]
     hold(
         quarantine,
@@ -236,7 +236,7 @@ def test_severity_goes_by_effect_and_is_never_invented(quarantine):
 
 
 @given(st.lists(st.sampled_from(["clique", "instruction", "disfluency"]), min_size=1), st.data())
-def test_queue_and_scan_rate_alike_where_nobody_has_asked_what_is_retrieved(detectors, data):
+def test_queue_and_scan_give_the_same_severity(detectors, data):
     n = data.draw(st.integers(1, 9))
     case = {"detectors": " ".join(detectors), "n_waiting": n, "n_confirmed": 0, "rarity": 2.0}
     assert RANKS[rank_of(case)] is severity_by(detectors, n)
@@ -246,7 +246,7 @@ def test_queue_and_scan_rate_alike_where_nobody_has_asked_what_is_retrieved(dete
         assert severity_by(detectors, n, places=MOST - 1) is not Severity.CRITICAL
 
 
-def test_a_page_is_what_is_listed_and_counted(quarantine):
+def test_page_lists_and_counts_the_matching_cases(quarantine):
     names = [f"entry-{i:03}" for i in range(120)]
     hold(quarantine, *map(found, names), texts=["x" * (i + 1) for i in range(120)])  # no copies
     for search, n_cases in ((None, 120), ("ENTRY-0", 100), ("entry-007", 1), ("nowhere", 0)):
@@ -304,7 +304,7 @@ def test_entries_that_are_held_again_beside_one_that_joins_their_cases_count_onc
         max_size=12,
     )
 )
-def test_whatever_is_done_cases_count_what_there_is(steps):
+def test_case_counts_stay_correct_after_any_actions(steps):
     quarantine = Quarantine("sqlite://")
     for action, ids in steps:
         try:
@@ -328,7 +328,7 @@ def test_whatever_is_done_cases_count_what_there_is(steps):
     assert Cases(quarantine).whole()
 
 
-def test_telling_cases_anew_gives_the_same_ones(quarantine):
+def test_regrouping_gives_the_same_cases(quarantine):
     for start in range(0, 60, 4):
         ids = [str(n) for n in range(start, start + 4)]
         others = [f"none {start}", *(str((7 * start + k) % 60) for k in range(2))]
@@ -360,7 +360,7 @@ def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
     assert "told anew" in caplog.text
 
 
-def test_what_is_taken_back_waits_with_what_was_found(quarantine):
+def test_reopened_entry_waits_with_its_findings(quarantine):
     batch = hold(quarantine, found("a"))
     quarantine.release(["a"], by="anna")
     assert quarantine.released_among(batch)
@@ -377,7 +377,7 @@ def test_what_is_taken_back_waits_with_what_was_found(quarantine):
     quarantine.log.verify()
 
 
-def test_what_somebody_would_do_is_in_the_log_until_something_is_done(quarantine):
+def test_proposal_stays_in_the_log_until_a_decision(quarantine):
     hold(quarantine, found("a"), found("b"))
     note_in_log(quarantine, ["a"], WOULD_RELEASE, by="anna", why="a manual of ours")
     (line,) = proposed(quarantine, ["a", "b", "c"]).values()
@@ -392,7 +392,7 @@ def test_what_somebody_would_do_is_in_the_log_until_something_is_done(quarantine
     quarantine.log.verify()
 
 
-def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
+def test_proposal_without_a_valid_log_line_is_ignored(on_file):
     quarantine = Quarantine(on_file, audit_key="k" * 32)
     hold(quarantine, found("a"))
     with quarantine.database.engine() as engine, engine.begin() as connection:
@@ -402,7 +402,7 @@ def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
     assert proposed(quarantine, ["a"]) == {}
 
 
-def test_a_text_is_sought_as_a_text_and_read_once(any_url):
+def test_search_is_literal_and_reads_each_text_once(any_url):
     """In PostgreSQL not for each case by itself."""
     quarantine = Quarantine(any_url)
     no_copies = ["x" * (n + 1) for n in range(30)]
@@ -418,7 +418,7 @@ def test_a_text_is_sought_as_a_text_and_read_once(any_url):
     assert ("AS MATERIALIZED" in query) is ("postgresql" in any_url)
 
 
-def test_entries_of_a_case_are_gone_through_as_they_came(quarantine):
+def test_entries_of_a_case_are_paged_by_arrival(quarantine):
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(7)))
     (case,) = Cases(quarantine).page().cases
     quarantine.confirm(["m1", "m4"])

@@ -125,14 +125,14 @@ def test_files_are_written_by_their_endings_and_several_at_once(site, tmp_path):
     assert "'csv' is not one of 'table', 'json', 'sarif', 'html'" in refused.stderr
 
 
-def test_quiet_is_the_verdict_alone(site):
+def test_quiet_option_prints_only_the_verdict(site):
     done = scan(site, "-q")
     (line,) = done.stdout.splitlines()
     assert line.startswith("2 suspected attacks found in 2 of 3 entries")
     assert done.stderr == ""
 
 
-def test_markdown_obeys_no_entry():
+def test_markdown_escapes_hostile_text():
     hostile = "a `b` ``c`` <img src=x> [x](http://a) @team\n# head | **b**"
     shown = code(hostile)
     fence = re.match("`+", shown)[0]

@@ -65,7 +65,7 @@ def test_a_write_is_whole_or_not_at_all(database):
     assert count(database) == before + 1
 
 
-def test_every_write_is_told_by_the_version(database):
+def test_every_write_changes_the_version(database):
     seen = [database.version()]
     for number in (1, 2):
         assert database.version() == seen[-1]
@@ -77,7 +77,7 @@ def test_every_write_is_told_by_the_version(database):
 
 
 @pytest.mark.parametrize("url", ["file", *slowly("postgres")], indirect=True)
-def test_what_others_write_is_told_as_well(database, url):
+def test_writes_of_others_change_the_version(database, url):
     before = database.version()
     other = Database(url)
     note(other, 1)
@@ -85,12 +85,12 @@ def test_what_others_write_is_told_as_well(database, url):
     assert database.version() != before
 
 
-def test_the_version_of_what_is_not_there_makes_no_file(tmp_path):
+def test_version_of_a_missing_database_creates_no_file(tmp_path):
     assert Database(f"sqlite:///{tmp_path}/q.db").version() == ()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_read_within_a_write_sees_what_is_written(database):
+def test_read_within_a_write_sees_its_changes(database):
     before = count(database)
 
     def work(session):
@@ -108,7 +108,7 @@ def test_a_write_within_a_write_is_refused(database):
     note(database, 1)
 
 
-def test_who_waits_in_vain_for_others_is_told_so(tmp_path, monkeypatch):
+def test_write_that_times_out_reports_the_conflict(tmp_path, monkeypatch):
     monkeypatch.setattr(connecting, "BUSY", 10)
     database = with_notes(Database(f"sqlite:///{tmp_path}/q.db"))
     with closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as other:
@@ -134,7 +134,7 @@ def test_threads_write_one_after_the_other(database):
     assert count(database) == start + 20
 
 
-def test_it_crosses_to_another_process_as_a_url(tmp_path):
+def test_database_is_pickled_as_its_url(tmp_path):
     database = with_notes(Database(f"sqlite:///{tmp_path}/q.db"))
     note(database, 1)
     assert count(pickle.loads(pickle.dumps(database))) == count(database)  # noqa: S301 - our own
@@ -204,7 +204,7 @@ def test_a_database_of_another_schema_is_refused(url):
     engine.dispose()
 
 
-def test_who_may_only_read_a_file_reads_it(tmp_path):
+def test_read_only_file_can_be_read(tmp_path):
     path = tmp_path / "q.db"
     batch = Batch.of(ids=["a"], texts=["t"], embeddings=[[1.0, 0.0]])
     quarantine = Quarantine(f"sqlite:///{path}")
@@ -220,7 +220,7 @@ def test_who_may_only_read_a_file_reads_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_may_only_read_a_server_reads_it(empty_postgres):
+def test_read_only_role_can_read_a_server(empty_postgres):
     quarantine = Quarantine(empty_postgres)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=[[1.0, 0.0]]))
     quarantine.close()
@@ -241,7 +241,7 @@ def test_who_may_only_read_a_server_reads_it(empty_postgres):
 
 
 @pytest.mark.parametrize("what", ["file system", "folder"])
-def test_a_file_beside_which_nothing_can_be_made_is_read_as_it_lies(tmp_path, monkeypatch, what):
+def test_database_in_a_read_only_folder_opens_as_immutable(tmp_path, monkeypatch, what):
     folder = tmp_path / "50% of # it"
     folder.mkdir()
     url = f"sqlite:///{folder}/guard.db"

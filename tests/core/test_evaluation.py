@@ -6,7 +6,7 @@ import pytest
 from rates import mean_interval
 
 
-def test_an_interval_of_shares_stays_among_shares():
+def test_interval_of_shares_stays_between_zero_and_one():
     low, high = mean_interval([0.0, 0.0, 0.04]), mean_interval([0.96, 1.0, 1.0])
     assert (low.low, high.high) == (0.0, 1.0)
     assert 0.0 < low.high < 1.0
@@ -20,6 +20,6 @@ def test_differences_have_bounds_of_their_own():
         mean_interval([-0.1, 0.0, 0.1])
 
 
-def test_nothing_has_no_interval():
+def test_empty_sample_has_no_interval():
     assert math.isnan(mean_interval([]).mean)
     assert math.isnan(mean_interval([0.5]).low)

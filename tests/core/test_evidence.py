@@ -183,7 +183,7 @@ def test_a_log_that_was_cut_off_does_not_reach_its_anchor(quarantine):
 
 
 @pytest.mark.parametrize("anchor", ["", "x:y", "7", "7:", "0:abc", "-1:abc"])
-def test_what_is_no_anchor_is_refused(quarantine, anchor):
+def test_invalid_anchor_is_refused(quarantine, anchor):
     with pytest.raises(QuarantineError, match="expected what `ragshield quarantine verify --head`"):
         quarantine.log.verify(anchor)
 
@@ -191,7 +191,7 @@ def test_what_is_no_anchor_is_refused(quarantine, anchor):
 @pytest.mark.parametrize(
     "change", ["text = x'00'", "vector = x'00000000'", "entry_metadata = '{}'", "digest = ''"]
 )
-def test_what_was_changed_is_not_released(quarantine, change):
+def test_tampered_entry_is_not_released(quarantine, change):
     sql(quarantine, f"UPDATE ragshield_quarantine SET {change} WHERE entry_id = 'a'")  # noqa: S608
     with pytest.raises(QuarantineError, match=r"entry 'a'.*not as it was written"):
         quarantine.release(["a"])
@@ -241,7 +241,7 @@ def test_a_new_digest_does_not_hide_a_change_from_the_log(quarantine):
 # Keys
 
 
-def test_who_has_no_key_can_neither_verify_nor_go_on(on_file):
+def test_log_cannot_be_verified_or_continued_without_its_key(on_file):
     Quarantine(on_file, audit_key=KEY).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     for other in (None, "another key, which is long as well"):
         stranger = Quarantine(on_file, audit_key=other)
@@ -264,7 +264,7 @@ def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
         mine.hold(Batch.of(ids=["b"], texts=["t"], embeddings=None))
 
 
-def test_a_new_key_seals_what_was_written_without(on_file):
+def test_new_key_seals_records_written_without_a_key(on_file):
     plain = Quarantine(on_file)
     plain.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
     plain.indexes.note(["a"], "manual")
@@ -280,7 +280,7 @@ def test_a_new_key_seals_what_was_written_without(on_file):
         mine.log.seal()  # it is
 
 
-def test_a_new_key_does_not_seal_what_was_changed(on_file):
+def test_new_key_does_not_seal_tampered_records(on_file):
     plain = Quarantine(on_file)
     plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     sql(plain, "UPDATE ragshield_quarantine SET status = 'released'")
@@ -302,7 +302,7 @@ NEW = "another secret of the tests, as long"
 
 
 @pytest.mark.slow
-def test_a_key_is_exchanged_for_another_with_all_that_was_written(quarantine, key):
+def test_rekeying_covers_all_records(quarantine, key):
     anchors = []
     mine = Quarantine(quarantine.database.url, audit_key=key, anchor=anchors.append)
     quarantine.for_store("news").release(["a"], by="dora")
@@ -334,7 +334,7 @@ def test_a_key_is_exchanged_for_another_with_all_that_was_written(quarantine, ke
             Quarantine(mine.database.url, audit_key=NEW).log.verify()
 
 
-def test_what_was_changed_gets_no_digest_by_a_new_key(quarantine, key):
+def test_rekeying_refuses_tampered_records(quarantine, key):
     sql(quarantine, "UPDATE ragshield_quarantine SET note = 'x' WHERE entry_id = 'c'")
     before = quarantine.log.head()
     mine = Quarantine(quarantine.database.url, audit_key=key)
@@ -345,7 +345,7 @@ def test_what_was_changed_gets_no_digest_by_a_new_key(quarantine, key):
         mine.log.verify()  # still by the old one
 
 
-def test_without_the_old_key_there_is_no_new_one(on_file):
+def test_rekeying_requires_the_old_key(on_file):
     Quarantine(on_file, audit_key=KEY).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     with pytest.raises(QuarantineError, match="none is given"):
         Quarantine(on_file).log.rekey(NEW)
@@ -368,7 +368,7 @@ def test_entries_of_other_namespaces_are_not_named(on_file):
 # Anchors
 
 
-def test_heads_are_sent_as_they_are_made(on_file, caplog):
+def test_each_new_head_is_sent_to_the_anchor(on_file, caplog):
     sent = []
     quarantine = Quarantine(on_file, anchor=sent.append)
     news = quarantine.for_store("news")
@@ -431,7 +431,7 @@ def test_the_command_seals(on_file, ragshield, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["actor = 'eve'", "note = 'whole up to line 9'", "note = NULL"])
-def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on_file, key, change):
+def test_verification_record_is_believed_only_if_unchanged(quarantine, on_file, key, change):
     assert quarantine.log.verification() == (None, True)
     last = quarantine.log.end()
     quarantine.log.verify(by="nina")
@@ -467,7 +467,7 @@ def forge(quarantine, seq, **values):
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
-def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
+def test_verification_cannot_be_forged_without_the_key(on_file, how):
     quarantine = Quarantine(on_file, audit_key=KEY)
     quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
     sql(quarantine, "UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'a'")
@@ -481,7 +481,7 @@ def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
-def test_without_the_key_nobody_lets_in_what_was_released_once(on_file, how):
+def test_old_release_cannot_be_restored_without_the_key(on_file, how):
     """An earlier row has a digest by the key, but the last line does not tell of it."""
     quarantine = Quarantine(on_file, audit_key=KEY)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
@@ -496,7 +496,7 @@ def test_without_the_key_nobody_lets_in_what_was_released_once(on_file, how):
         quarantine.vouched(["a"])
 
 
-def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_back(quarantine):
+def test_restoring_an_old_row_does_not_restore_its_release(quarantine):
     """The row of before is as it was written once, and anybody can have kept it."""
     batch = Batch.of(ids=["e"], texts=["poison"], embeddings=[[0.0, 2.0]])
     quarantine.hold(batch)
@@ -537,7 +537,7 @@ def test_a_verification_that_was_changed_is_not_believed(quarantine, note):
 
 
 @pytest.mark.parametrize("anchor", ["7", "9:abc"])
-def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor):
+def test_verification_against_a_bad_anchor_is_not_recorded(on_file, anchor):
     quarantine = Quarantine(on_file)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     quarantine.log.verify(by="nina")
@@ -549,7 +549,7 @@ def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor)
     assert (line.note, believed) == ("whole up to line 1", True)
 
 
-def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
+def test_tampering_error_keeps_its_location_when_pickled(quarantine):
     sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'a'")
     with pytest.raises(TamperedError) as found:
         quarantine.log.verify()
@@ -557,7 +557,7 @@ def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
     assert (there.where, str(there)) == ("row 1 of ragshield_quarantine", str(found.value))
 
 
-def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
+def test_unrecorded_verification_still_reports_its_result(quarantine, on_file, caplog):
     other = Quarantine(on_file, audit_key="another secret of the tests")
     with pytest.raises(QuarantineError, match="the audit log is broken at line 1"):
         other.log.verify(by="nina")

@@ -71,7 +71,7 @@ def test_llamaindex(loaded):
         assert "hidden" not in bad.get_content(metadata_mode=mode)
 
 
-def test_both_read_the_same(loaded):
+def test_both_loaders_read_the_same(loaded):
     _, documents, _, others = loaded
     ours = [(d.id, d.page_content, d.metadata) for d in documents]
     assert ours == [(d.id_, d.text, d.metadata) for d in others] != []

@@ -143,7 +143,7 @@ def read(folder):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.slow
-def test_each_file_is_named_with_what_became_of_it(name, read):
+def test_each_file_is_reported_with_its_outcome(name, read):
     _, outcome, part = FILES[name]
     became, chunks = read[name]
     assert became.outcome == outcome, became
@@ -190,18 +190,18 @@ def test_reading_a_table_leaves_the_limit_of_fields_as_it_was(tmp_path):
     assert csv.field_size_limit() == before
 
 
-def test_encodings_are_told(read):
+def test_encodings_are_detected(read):
     assert read["latin1.txt"][0].encoding in ("cp1252", "cp1250", "latin_1", "iso8859_1")
     assert read["utf16.txt"][0].encoding == "utf-16"
     assert read["plain.txt"][0].encoding == "utf-8"
 
 
-def test_without_a_guesser_no_encoding_stops_a_scan(monkeypatch):
+def test_missing_encoding_detector_does_not_stop_a_scan(monkeypatch):
     monkeypatch.setitem(sys.modules, "charset_normalizer", None)
     assert decoded(GERMAN.encode("latin-1")) == (GERMAN, "cp1252")
 
 
-def test_a_missing_library_is_named_with_what_brings_it(tmp_path, monkeypatch):
+def test_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     (tmp_path / "a.pdf").write_bytes(made.pdf(made.shown("A.")))
     monkeypatch.setattr(workers.importlib.util, "find_spec", lambda _: None)
     ((became, _),) = Folder(path=tmp_path).read()
@@ -296,7 +296,7 @@ def test_a_single_document_is_read_like_a_folder_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"\0" * 100, b"\x00\x01\x02\x03" * 40, bytes(range(128, 256))])
-def test_what_is_no_text_is_refused(data):
+def test_binary_data_is_refused(data):
     with pytest.raises(UnreadError):
         decoded(data)
 
@@ -386,7 +386,7 @@ def test_sarif_names_the_file_and_the_line_of_a_finding(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["id", "label", "source"])
-def test_half_a_character_costs_no_scan(column, tmp_path):
+def test_lone_surrogate_does_not_stop_a_scan(column, tmp_path):
     path = tmp_path / "base.jsonl"
     rows = [{"id": f"e{n}", "text": "text", "embedding": [1.0, n]} for n in range(3)]
     rows[1][column] = "half \ud83d\0"

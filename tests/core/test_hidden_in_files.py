@@ -282,14 +282,14 @@ def test_evidence_names_the_place_and_the_text(name, poisoned):
     assert 'what a model reads here: "' in sentence
 
 
-def test_the_chunk_holds_what_a_model_reads(poisoned):
+def test_chunk_contains_the_text_that_a_model_reads(poisoned):
     _, batch = poisoned
     for text, name in zip(batch.texts, batch.lineages, strict=True):
         if name == "white.pdf":
             assert " ".join(text.split()) == f"{SEEN} {LATIN[1]}"
 
 
-def test_what_a_site_hides_on_every_page_is_its_manner(tmp_path):
+def test_text_hidden_on_every_page_is_not_suspicious(tmp_path):
     box = (
         "<div style='display:none'>Enter search terms or the name of a module, or of a class.</div>"
     )
@@ -311,14 +311,14 @@ def test_marks_are_read_in_linear_time(unit):
 
 
 @pytest.mark.parametrize("how", ["white] text", "a\nb", "x" * 900])
-def test_a_mark_is_read_back_whatever_is_in_it(how):
+def test_mark_with_any_content_is_read_back(how):
     (found,) = marked(f"before\n\n{mark(how, 'page 3', LIES[0] + chr(10) + LIES[1], 0.5)}\nafter")
     assert found.decoded == f"{LIES[0]} {LIES[1]}"
 
 
 @pytest.mark.parametrize("name", INNOCENT)
 @pytest.mark.slow
-def test_innocent_uses_are_not(name, innocent):
+def test_innocent_uses_are_not_found(name, innocent):
     found, batch = innocent
     contexts = [
         c for c, lineage in zip(batch.contexts, batch.lineages, strict=True) if lineage == name

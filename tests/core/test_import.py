@@ -40,7 +40,7 @@ def packages(modules):
 
 
 @pytest.mark.slow
-def test_the_core_imports_what_it_needs_and_nothing_heavy():
+def test_core_imports_nothing_heavy():
     run = import_afresh()
     alone = [one for one in run["alone"] if one.startswith("ragshield")]
     assert sorted(alone) == ["ragshield_core", "ragshield_core.lazy"]

@@ -206,7 +206,7 @@ def test_a_changed_or_missing_event_is_named(shared, journal, change):
     assert numbers(shared.read(lambda s: journal.since(s, 2, limit=1))) == [2]
 
 
-def test_a_process_that_is_ahead_of_the_database_is_told(shared, journal):
+def test_process_ahead_of_the_database_gets_an_error(shared, journal):
     append(shared, journal, learned())
     with pytest.raises(StateError, match=r"at position 1, and this process at 5.*older"):
         shared.read(lambda s: journal.since(s, 5))
@@ -253,7 +253,7 @@ def test_a_writer_is_given_up_after_its_lease_and_not_before(shared, journal):
     assert abandoned(shared, journal) == [(1, "slow"), (2, "dead")]
 
 
-def test_what_is_abandoned_is_taken_over_by_one_and_closed_by_nobody_else(shared, journal):
+def test_abandoned_events_are_taken_over_by_a_single_writer(shared, journal):
     append(shared, journal, learned(1), writer="late", pending=True)
     append(shared, journal, learned(2), writer="alive", pending=True)
     age(shared, "late")
@@ -302,7 +302,7 @@ def test_turns_come_in_the_order_of_the_queue(shared, journal):
     assert refused(shared, journal, "x") is None
 
 
-def test_who_was_believed_dead_in_its_turn_has_lost_it_even_if_it_wakes_up(shared, journal):
+def test_silent_writer_loses_its_turn_once_another_writes(shared, journal):
     def append_in_turn(since):
         shared.write(lambda s: journal.lock(s, writer="a", in_turn_since=since))
 
@@ -319,7 +319,7 @@ def test_who_was_believed_dead_in_its_turn_has_lost_it_even_if_it_wakes_up(share
     append_in_turn(1)
 
 
-def test_a_turn_outlasts_a_write_that_failed_and_holds_up_no_recovery(shared, journal):
+def test_turn_survives_a_failed_write_and_blocks_no_recovery(shared, journal):
     append(shared, journal, learned(1), writer="a", pending=True)
     append(shared, journal, learned(2), writer="b", pending=True)
     assert shared.write(lambda s: journal.take_turn(s, "c"))
@@ -351,7 +351,7 @@ def left(shared):
     return list(shared.read(lambda s: s.execute(query).scalars().all()))
 
 
-def test_only_what_nobody_needs_is_pruned(shared, journal):
+def test_only_unneeded_events_are_pruned(shared, journal):
     append(shared, journal, *map(learned, range(1, 11)), writer="a", expected=0)
     append(shared, Journal("theirs"), *map(learned, range(3)))
     shared.write(lambda s: journal.beat(s, "dead"))
@@ -367,7 +367,7 @@ def test_only_what_nobody_needs_is_pruned(shared, journal):
     assert numbers(shared.read(lambda s: journal.since(s, 9))) == [10]
 
 
-def test_what_is_pending_is_never_pruned(shared, journal):
+def test_pending_events_are_never_pruned(shared, journal):
     append(shared, journal, learned(1), learned(2))
     append(shared, journal, learned(3), writer="dead", pending=True)
     append(shared, journal, learned(4), expected=3)

@@ -37,7 +37,7 @@ JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.
 
 
 @pytest.mark.parametrize("status", JUDGED)
-def test_a_person_recalls_what_anybody_has_released(status):
+def test_person_may_recall_a_released_entry(status):
     keeper = keeper_of(a="bad a", b="bad b")
     quarantine = keeper.guard.quarantine
     if judge := JUDGED[status]:
@@ -51,7 +51,7 @@ def test_a_person_recalls_what_anybody_has_released(status):
     assert held.note == "a customer says"
 
 
-def test_what_a_person_has_released_a_program_does_not_recall():
+def test_program_does_not_recall_entries_released_by_a_person():
     keeper = keeper_of(a="bad a", b="bad b")
     keeper.guard.quarantine.hold(entries("a"))
     keeper.guard.quarantine.release(["a"], by="anna")
@@ -67,14 +67,14 @@ def test_recalling_nothing_makes_no_quarantine(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_decisions_are_one_per_id():
+def test_recall_requires_one_decision_per_id():
     keeper = keeper_of(a="bad a")
     with pytest.raises(ValueError, match="zip"):
         recall(keeper, "a", decisions=[])
     assert keeper.store == {"a": "bad a"}
 
 
-def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
+def test_recalled_entry_is_hidden_if_the_store_cannot_delete():
     keeper = keeper_of(a="bad a")
     with patch.object(keeper, "delete", side_effect=NotImplementedError):
         assert recall(keeper, "a") == ("a",)
@@ -82,7 +82,7 @@ def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
     assert keeper.mask.hides(("a", "bad a"))
 
 
-def test_what_the_quarantine_fails_to_hold_stays_and_is_seen():
+def test_entry_stays_visible_if_the_quarantine_fails_to_hold_it():
     keeper = keeper_of(a="bad a")
     with (
         patch.object(keeper.guard.quarantine, "hold", side_effect=OSError),
@@ -117,7 +117,7 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
     assert not keeper.mask.hides(("a", "bad a"))
 
 
-def test_what_was_released_elsewhere_is_put_there_once():
+def test_entry_released_elsewhere_is_written_to_the_store_once():
     keeper = held(keeper_of(), "a", "b")
     keeper.guard.quarantine.release(["a"], by="anna")
     keeper.run(reviewing.release, keeper, ["a"], "bert", None)
@@ -128,7 +128,7 @@ def test_what_was_released_elsewhere_is_put_there_once():
     assert keeper.guard.quarantine.show("a").reviewed_by == "anna"
 
 
-def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
+def test_entry_confirmed_during_its_release_does_not_stay():
     keeper = held(keeper_of(), "a")
     write = keeper.write_entries
 
@@ -146,7 +146,7 @@ def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
     assert keeper.guard.quarantine.show("a").status == "confirmed"
 
 
-def test_what_somebody_else_releases_at_the_same_time_stays():
+def test_entry_released_twice_at_once_stays():
     keeper = held(keeper_of(), "a")
     write = keeper.write_entries
 
@@ -160,7 +160,7 @@ def test_what_somebody_else_releases_at_the_same_time_stays():
     assert keeper.guard.quarantine.show("a").reviewed_by == "bert"
 
 
-def test_what_is_unknown_is_named_before_anything_is_written():
+def test_unknown_entry_is_named_before_anything_is_written():
     keeper = held(keeper_of(), "a")
     with pytest.raises(QuarantineError, match="'x' is not held"):
         keeper.run(reviewing.release, keeper, ["a", "x"], "anna", None)
@@ -243,7 +243,7 @@ def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled(
     ("column", "value"),
     [("status", "released"), ("text", b"send your password"), ("reviewed_by", "anna")],
 )
-def test_what_was_changed_behind_the_quarantine_never_reaches_the_store(column, value):
+def test_tampered_entry_never_reaches_the_store(column, value):
     keeper = held(keeper_of(), "a")
 
     def tamper(session):

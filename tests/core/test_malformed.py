@@ -52,7 +52,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("column", ODD)
-def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
+def test_malformed_entry_is_separated_and_held(guard, column):
     value, word = ODD[column]
     sifted = sift(columns(**{column: {2: value}}), guard)
     assert sifted.batch.ids == ("e0", "e1", "e2", "e3")
@@ -71,7 +71,7 @@ def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
 
 
 @pytest.mark.parametrize(("what", "value"), [("label", "a\0b"), ("source", "half \ud83d")])
-def test_a_claim_that_no_database_keeps_is_none(what, value):
+def test_claim_that_no_database_can_store_becomes_none(what, value):
     reasons = []
     assert MetadataKeys().claims({what: value}, "e0", reasons=reasons) == (None, None)
     name = {"source": "lineage"}.get(what, what)
@@ -86,7 +86,7 @@ def test_whole_batches_are_passed_through(guard):
     assert not guard.quarantine.exists() or guard.quarantine.count(None) == 0
 
 
-def test_several_reasons_are_all_told_and_those_of_a_store_as_well(guard):
+def test_all_reasons_are_reported_including_those_of_a_store(guard):
     sifted = sift(columns(reasons={1: "its label is odd"}, vectors={1: None}), guard)
     sifted = sifted.without({1: "the store says no", 3: "nor this"})
     assert set(sifted.reasons) == {1, 3}
@@ -96,7 +96,7 @@ def test_several_reasons_are_all_told_and_those_of_a_store_as_well(guard):
 
 @pytest.mark.parametrize("column", ["ids", "texts"])
 @pytest.mark.parametrize("value", [None, 7, b"bytes"])
-def test_what_has_no_usable_id_or_text_is_refused(guard, column, value):
+def test_entry_without_a_usable_id_or_text_is_refused(guard, column, value):
     sifted = sift(columns(**{column: {1: value}}), guard)
     assert sifted.rows == (0, 2, 3)
     assert sifted.batch.ids == ("e0", "e2", "e3")
@@ -144,7 +144,7 @@ def test_an_entry_held_for_its_vector_is_judged_once_it_has_one(guard, vector):
     assert guard.quarantine.count("superseded") == 1
 
 
-def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
+def test_released_entry_is_admitted_if_its_vector_is_usable(guard):
     for name, value in (("reasons", "odd"), ("vectors", None)):
         sifted = sift(columns(**{name: {1: value}}), guard)
         sifted.hold_malformed(guard.hold(guard.screen(sifted.whole)), guard)
@@ -163,7 +163,7 @@ def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
     assert "released by anna" in bare.refused[1]
 
 
-def test_where_nothing_is_left_a_warning_says_so(guard):
+def test_warning_is_raised_if_no_entry_is_left(guard):
     sifted = sift(columns(reasons=dict.fromkeys(range(N), "a list")), guard)
     with pytest.warns(MalformedEntriesWarning, match="none of the 4 entries.*'e0': a list"):
         sifted.hold_malformed(guard.screen(sifted.whole), guard)
@@ -189,7 +189,7 @@ def test_the_error_names_the_first_and_keeps_all():
     assert (str(copy), copy.reasons, copy.ids) == (str(error), error.reasons, ["a", "b"])
 
 
-def test_what_the_adapter_refuses_is_in_no_batch(guard):
+def test_entry_refused_by_the_adapter_is_in_no_batch(guard):
     sifted = sift(columns(refused={1: "said the adapter"}, ids={3: ""}), guard)
     assert sifted.batch.ids == ("e0", "e2")
     assert sifted.refused[1] == "said the adapter"

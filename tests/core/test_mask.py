@@ -55,7 +55,7 @@ def test_a_held_revision_is_hidden_under_its_id_only(mask):
     assert mask.hides(("a", "worse a"))
 
 
-def test_what_is_let_in_is_hidden_no_longer(mask):
+def test_admitted_entry_is_no_longer_hidden(mask):
     mask.add(entries("a", text="worse"))
     assert mask.remove(entries("a", "c")) == ["a"]
     assert not mask.hides(("a", "bad a"))
@@ -64,7 +64,7 @@ def test_what_is_let_in_is_hidden_no_longer(mask):
     assert not mask
 
 
-def test_it_takes_over_what_a_quarantine_holds(mask):
+def test_mask_loads_the_entries_of_a_quarantine(mask):
     quarantine = Quarantine("sqlite://")
     quarantine.hold(entries("held", "released", "confirmed"))
     quarantine.release(["released"])
@@ -109,7 +109,7 @@ def searched(mask, store, k, **options):
     stores=st.lists(st.lists(st.booleans(), max_size=60), min_size=1, max_size=8),
     k=st.integers(0, 20),
 )
-def test_the_first_k_that_may_be_seen_are_shown_whatever_came_before(stores, k):
+def test_search_returns_the_first_k_visible_entries(stores, k):
     mask = many(60)
     for store in stores:
         rows, asked, hidden = searched(mask, store, k)
@@ -127,13 +127,13 @@ def test_a_store_that_returns_more_than_it_was_asked_for_is_left_alone():
     assert search.rows == [0, 2, 3, 4]
 
 
-def test_no_end_is_seen_where_results_are_filtered_afterwards():
+def test_short_page_does_not_end_post_filtered_results():
     mask, few = many(30), [False, True]
     assert searched(mask, few, 4)[1] == [4]
     assert searched(mask, few, 4, post_filtered=True)[1] == [4, 8, 16, 32, 34]
 
 
-def test_copies_of_confirmed_poison_are_reckoned_with():
+def test_search_skips_copies_of_confirmed_poison():
     quarantine, mask = Quarantine("sqlite://"), Pairs()
     quarantine.hold(entries("a"))
     quarantine.confirm(["a"])
@@ -144,7 +144,7 @@ def test_copies_of_confirmed_poison_are_reckoned_with():
 
 
 @pytest.mark.slow
-def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):
+def test_entry_held_while_loading_stays_hidden(mask):
     class Slow(Quarantine):
         def prints(self, *args, **kwargs):
             found = super().prints(*args, **kwargs)
@@ -172,7 +172,7 @@ STEPS = ("hold", "hold again", "release", "confirm", "purge", "readmit", "replac
 
 @pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=12))
-def test_what_was_changed_is_taken_over_as_if_everything_was_read(steps):
+def test_refresh_gives_the_same_mask_as_a_full_load(steps):
     quarantine, refreshed = Quarantine("sqlite://"), Parts()
     for what, number in steps:
         names = f"e{number}"

@@ -83,7 +83,7 @@ def test_numpy_scalars_come_back_as_plain_numbers(value, plain):
 @pytest.mark.parametrize(
     "value", [object(), lambda: 0, 1j, np.zeros(2), enum.Enum("E", "A").A, {"deep": [object()]}]
 )
-def test_what_could_only_be_pickled_is_refused_with_its_key(value):
+def test_value_that_needs_pickle_is_refused_with_its_key(value):
     with pytest.raises(TypeError, match=r"metadata\['secret'\].*without pickling"):
         metadata_json.dumps({"fine": 1, "secret": value})
 
@@ -92,7 +92,7 @@ def test_a_missing_time_of_a_data_frame_comes_back_as_none():
     assert metadata_json.loads(metadata_json.dumps({"at": pd.NaT})) == {"at": None}
 
 
-def test_keys_are_hostile_too():
+def test_hostile_keys_are_escaped_in_errors():
     with pytest.raises(TypeError) as caught:
         metadata_json.dumps({"\x1b[2J" + "x" * 5000: object(), "b": 1})
     assert "\x1b" not in str(caught.value)

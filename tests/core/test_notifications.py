@@ -98,7 +98,7 @@ def notice(number=0):
     return Notice(id=f"msg_{number}", kind=Kind.LOG_BROKEN, said="broken", data={"n": 1})
 
 
-def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
+def test_large_group_is_notified_once(quarantine):
     heard = Heard(group=5)
     ids = [f"g{n}" for n in range(6)]
     decisions = [found(i, [j for j in ids if j != i]) for i in ids]
@@ -120,7 +120,7 @@ def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
     assert again[0].id == one.id
 
 
-def test_a_long_queue_is_told_of_once_until_it_was_short_again(quarantine):
+def test_long_queue_is_notified_once_until_it_shrinks(quarantine):
     heard = Heard(group=None, longest_queue=2)
     for number in range(5):
         hold(quarantine, found(f"e{number}"))
@@ -133,7 +133,7 @@ def test_a_long_queue_is_told_of_once_until_it_was_short_again(quarantine):
     assert [(one.kind, one.data["n_waiting"]) for one in heard.all()] == [("queue_long", 3)] * 2
 
 
-def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
+def test_failing_detector_is_notified_once_until_it_recovers(quarantine):
     heard = Heard()
 
     def screened(*, failed):
@@ -154,7 +154,7 @@ def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
     ] * 2
 
 
-def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well(on_file):
+def test_nightly_verification_is_recorded_and_a_broken_log_notified(on_file):
     quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, found("g0"))
     assert heard.notifier.verify(quarantine)
@@ -171,7 +171,7 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     assert [one.kind for one in heard.all()] == [Kind.LOG_BROKEN]  # once, though the log has grown
 
 
-def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(on_file):
+def test_truncated_log_is_notified_once_and_not_overwritten(on_file):
     quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, *(found(f"g{n}") for n in range(5)))
     anchor = quarantine.log.head()
@@ -191,7 +191,7 @@ def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(o
     assert (one.kind, said in one.said) == (Kind.LOG_BROKEN, True)
 
 
-def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
+def test_tampered_quarantine_rows_are_notified(on_file):
     quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, found("g0"), found("g1"))
     for number in (2, 1):
@@ -206,7 +206,7 @@ def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
     ]
 
 
-def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
+def test_only_drifted_canaries_are_notified(quarantine):
     heard = Heard()
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
     world = watched(quarantine=quarantine)
@@ -224,7 +224,7 @@ def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
     assert "certainly false" not in json.dumps(one.to_dict())
 
 
-def test_a_guard_tells_of_what_it_has_held(quarantine):
+def test_guard_notifies_about_held_groups(quarantine):
     heard = []
     notifier = Notifier([heard.append])
     guard = Guard([CliqueDetector()], quarantine=quarantine).notify(notifier)
@@ -238,7 +238,7 @@ def test_a_guard_tells_of_what_it_has_held(quarantine):
 
 
 @pytest.mark.slow
-def test_a_webhook_is_signed_so_that_a_receiver_can_tell(receiver):
+def test_webhook_carries_a_signature_that_receivers_can_verify(receiver):
     there = receiver()
     Webhook(there.url, SECRET)(notice())
     ((path, headers, body),) = there.requests
@@ -254,7 +254,7 @@ def test_a_webhook_is_signed_so_that_a_receiver_can_tell(receiver):
 
 
 @pytest.mark.slow
-def test_it_is_tried_again_and_given_up_with_a_line_in_the_log(receiver, caplog):
+def test_webhook_retries_and_logs_the_final_failure(receiver, caplog):
     there = receiver(500, 503)
     Webhook(there.url, SECRET)(notice())
     assert len(there.requests) == 3
@@ -277,9 +277,7 @@ def test_redirects_are_not_followed(receiver):
 
 
 @pytest.mark.slow
-def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
-    receiver, monkeypatch, caplog
-):
+def test_slow_receiver_blocks_nobody_and_full_queue_is_logged(receiver, monkeypatch, caplog):
     monkeypatch.setattr("ragshield_core.tools.review.notifications.WAITING", 3)
     there = receiver(slow=0.3)
     notifier = Notifier([Webhook(there.url, SECRET)])
@@ -302,7 +300,7 @@ def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
         ("https://example.org/hook", "whsec_dG9vIHNob3J0", "openssl"),
     ],
 )
-def test_what_could_be_read_or_forged_is_refused(url, secret, said):
+def test_insecure_url_or_secret_is_refused(url, secret, said):
     with pytest.raises(ConfigurationError, match=said):
         Webhook(url, secret)
 
@@ -323,7 +321,7 @@ def group_held(quarantine):
 
 
 @pytest.mark.slow
-def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver, group_held):
+def test_slack_message_escapes_hostile_text(receiver, group_held):
     there = receiver(500)
     Webhook(there.url, form="slack", review_url="https://review.example/a&b/")(group_held)
     assert len(there.requests) == 2

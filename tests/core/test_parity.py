@@ -52,14 +52,14 @@ ONLY_LLAMAINDEX = {
 
 @pytest.mark.parametrize("kind", GUARDED)
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_guarded_has_every_verb(kind, verb):
+def test_every_guarded_class_has_every_verb(kind, verb):
     assert hasattr(GUARDED[kind], verb), f"{kind} lacks {verb}"
     if verb in WITH_ASYNC:
         assert hasattr(GUARDED[kind], f"a{verb}"), f"{kind} lacks a{verb}"
 
 
 @pytest.mark.parametrize("verb", ["scan", "release", "recall", "restore", "purge"])
-def test_verbs_take_the_same(verb):
+def test_verbs_take_the_same_parameters(verb):
     def taken(cls):
         parameters = inspect.signature(getattr(cls, verb)).parameters.values()
         return {p.name: p.default for p in parameters}
@@ -69,7 +69,7 @@ def test_verbs_take_the_same(verb):
         assert other == langchain
 
 
-def test_exports_are_the_same_but_for_what_is_listed():
+def test_exports_match_except_for_the_listed_ones():
     langchain, llamaindex = set(ragshield_langchain.__all__), set(ragshield_llamaindex.__all__)
     assert langchain - llamaindex == set(ONLY_LANGCHAIN)
     assert llamaindex - langchain == set(ONLY_LLAMAINDEX)

@@ -85,7 +85,7 @@ def partitioned(folder):
 @pytest.mark.parametrize(
     ("rows", "n_partitions"), [(N // 6, 6), pytest.param(N, 1, marks=pytest.mark.slow)]
 )
-def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_partitions):
+def test_few_partitions_match_the_audit_in_memory(folder, in_memory, rows, n_partitions):
     report = audited(folder, rows=rows)
     assert report.n_partitions == n_partitions
     assert {d.entry_id[:3] for d in in_memory.found} >= {"bad", "cop", "e5"}
@@ -97,7 +97,7 @@ def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_
 
 
 @pytest.mark.slow
-def test_in_many_partitions_groups_are_found_and_what_is_missed_is_said(partitioned, in_memory):
+def test_many_partitions_find_groups_and_report_the_missed_share(partitioned, in_memory):
     assert partitioned.n_partitions >= 10
     there, here = ({d.entry_id for d in report.found} for report in (in_memory, partitioned))
     planted = {i for i in there if i.startswith(("bad", "copy"))}
@@ -163,7 +163,7 @@ def test_thresholds_from_trusted_entries_are_the_same(folder, batch):
 
 
 @pytest.mark.slow
-def test_the_report_counts_all_and_holds_what_was_found(partitioned, in_memory):
+def test_report_counts_all_entries_and_holds_only_findings(partitioned, in_memory):
     assert partitioned.n_audited == N
     assert partitioned.summary().startswith(f"{N} entries audited: ")
     assert len(partitioned.batch) == len(partitioned.found) < 0.1 * N
@@ -174,7 +174,7 @@ def test_the_report_counts_all_and_holds_what_was_found(partitioned, in_memory):
     assert INJECTED not in partitioned.to_json()
 
 
-def test_detectors_of_the_whole_are_named_and_left_out(folder, tmp_path):
+def test_detectors_that_need_all_entries_are_skipped_by_name(folder, tmp_path):
     report = scan(
         Parts(path=folder, partition_rows=N),
         [HiddenTextDetector(), LabelCentroidDetector(), CliqueDetector(rule="cleanbase")],
@@ -211,7 +211,7 @@ def test_a_detector_that_crashes_on_a_part_has_failed(folder):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_ray_finds_what_one_process_finds(folder, partitioned):
+def test_ray_finds_the_same_as_one_process(folder, partitioned):
     told = []
     report = audited(folder, engine="ray", progress=lambda *step: told.append(step))
     assert findings(report) == findings(partitioned)
@@ -261,7 +261,7 @@ class Deadly(RayEngine):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_what_always_kills_its_worker_is_told(batch, tmp_path):
+def test_task_that_always_kills_its_worker_is_reported(batch, tmp_path):
     folder = written(batch, tmp_path / "in", files=1)
     with pytest.raises(SourceError, match=r"died 4 times.*smaller --partition-rows"):
         audited(folder, engine=Deadly(), work_dir=tmp_path)
@@ -269,7 +269,7 @@ def test_what_always_kills_its_worker_is_told(batch, tmp_path):
 
 @pytest.mark.parametrize("engine", ["local", *slowly("ray")])
 @pytest.mark.slow
-def test_errors_of_workers_are_our_own(request, tmp_path, batch, engine):
+def test_worker_errors_are_raised_as_source_errors(request, tmp_path, batch, engine):
     if engine == "ray":
         request.getfixturevalue("cluster")
     folder = written(batch, tmp_path / "in")
@@ -279,13 +279,13 @@ def test_errors_of_workers_are_our_own(request, tmp_path, batch, engine):
         audited(folder, engine=engine)
 
 
-def test_without_the_extra_it_is_named(folder, monkeypatch):
+def test_missing_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SourceError, match=r"pip install 'ragshield\[ray\]'"):
         audited(folder, engine="ray")
 
 
-def test_an_engine_is_of_parts(batch):
+def test_engine_option_requires_parts(batch):
     with pytest.raises(TypeError, match="expected Parts"):
         scan(batch, detectors(), engine="ray")
 
@@ -313,7 +313,7 @@ def test_files_that_a_machine_cannot_read_are_an_error(folder, damage, message):
 
 
 @pytest.mark.slow
-def test_nothing_is_left_in_the_work_folder_whatever_happens(tmp_path):
+def test_work_folder_is_always_emptied(tmp_path):
     folder, work = written(made().take(range(200)), tmp_path / "in"), tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):
         audited(folder, engine=Stopping("tie"), work_dir=work)
@@ -325,7 +325,7 @@ def test_nothing_is_left_in_the_work_folder_whatever_happens(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_an_entry_is_named(tmp_path, batch):
+def test_invalid_entry_is_named(tmp_path, batch):
     folder = written(batch, tmp_path / "in")
     (folder / "part-7.parquet").write_bytes((folder / "part-0.parquet").read_bytes())
     with pytest.raises(InvalidBatchError, match=r"the id '.*' repeats"):
@@ -341,7 +341,7 @@ def test_what_is_wrong_with_an_entry_is_named(tmp_path, batch):
         audited(folder)
 
 
-def test_what_is_no_parquet_is_refused(tmp_path):
+def test_invalid_parquet_input_is_refused(tmp_path):
     with pytest.raises(SourceError, match="no parquet file and no folder of them"):
         audited(tmp_path)
     with pytest.raises(SourceError, match="at least 2"):
@@ -360,7 +360,7 @@ def command(folder, *options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_command(request, folder, partitioned, tmp_path, engine):
+def test_command_reports_the_same_findings(request, folder, partitioned, tmp_path, engine):
     if engine == "ray":
         request.getfixturevalue("cluster")
     named = [part for one in detectors() for part in ("--detector", one.name)]
@@ -372,7 +372,7 @@ def test_command(request, folder, partitioned, tmp_path, engine):
     assert found == json.loads(json.dumps(findings(partitioned)))
 
 
-def test_command_refuses_what_cannot_be(folder):
+def test_command_refuses_unsupported_options(folder):
     refused = command(folder, "local", "--quarantine")
     assert refused.exit_code == 2
     assert "--include and --exclude need whole entries" in " ".join(refused.output.split())

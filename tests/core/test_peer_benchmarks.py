@@ -40,7 +40,7 @@ def with_group(seed=0):
 
 @pytest.mark.parametrize("fpr", [0.0, 0.01, 0.05, 0.3])
 @pytest.mark.parametrize("ties", [False, True])
-def test_no_more_than_the_accepted_share_of_clean_scores_is_beyond_the_threshold(fpr, ties):
+def test_threshold_is_the_lowest_that_keeps_the_rate(fpr, ties):
     clean = np.random.default_rng(1).normal(size=997)
     clean = np.round(clean) if ties else clean
     threshold = threshold_at(clean, fpr)
@@ -61,7 +61,7 @@ def test_a_table_shows_exact_intervals_and_time_beside_embedding():
     ]
 
 
-def test_cleanbase_as_it_comes_is_the_published_rule_and_its_score_is_alpha():
+def test_default_cleanbase_matches_the_published_rule():
     known, new = with_group()
     peer = CleanBase()
     peer.fit(known)
@@ -123,7 +123,7 @@ def retrieved(seed, n_poisoned):
 
 
 @pytest.mark.parametrize("number", [0, 1, 4])
-def test_our_scores_drop_as_many_as_they_are_told_the_poisoned_first(number):
+def test_ranked_drops_the_given_number_poisoned_first(number):
     ranked = Ranked([retrieved(seed, 0) for seed in range(20)], lambda _example, _data: number)
     dropped = ranked(retrieved(99, 4), "nq")
     assert dropped.sum() == number
@@ -150,7 +150,7 @@ def test_labels_are_flipped_where_it_is_said_and_nowhere_else():
         )
 
 
-def test_the_page_is_what_the_last_runs_of_all_roles_wrote():
+def test_page_contains_the_last_results_of_every_role():
     stored = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
     page = (RESULTS / "peers.md").read_text(encoding="utf-8")
     assert set(stored) == {"groups", "texts", "lists", "labels", "canaries"}

@@ -66,7 +66,7 @@ def test_planted_texts_leave_no_trace(monkeypatch):
 
 
 @pytest.mark.slow
-def test_other_processes_and_the_command_know_it(tmp_path):
+def test_other_processes_and_the_command_know_the_power(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = adopted(Guard.open(url, detectors=[CliqueDetector()]), of_the_question)
     again = Guard.open(url, detectors=[CliqueDetector()])
@@ -77,7 +77,7 @@ def test_other_processes_and_the_command_know_it(tmp_path):
 
 @pytest.mark.parametrize("reason", ["no model", "short texts", "a model that fails"])
 @pytest.mark.slow
-def test_where_it_cannot_be_measured_nothing_is_said(reason, caplog):
+def test_power_is_empty_if_it_cannot_be_measured(reason, caplog):
     def failing(_):
         raise OSError
 

@@ -163,7 +163,7 @@ def listed(ragshield, *options):
 )
 @pytest.mark.usefixtures("grouped")
 @pytest.mark.slow
-def test_what_is_listed_is_narrowed(ragshield, options, expected):
+def test_list_options_narrow_the_entries(ragshield, options, expected):
     assert listed(ragshield, *options) == expected
 
 
@@ -179,7 +179,7 @@ def test_entries_say_their_case_and_a_case_its_entries(ragshield, grouped):
     assert (code, "no case 999" in error) == (2, True)
 
 
-def test_what_is_replaced_is_found_by_its_source(ragshield, grouped):
+def test_replaced_entry_is_found_by_its_source(ragshield, grouped):
     batch = Batch.of(ids=["old"], texts=["before"], embeddings=None, lineages=["mill"])
     grouped.keep_stored(batch, Status.REPLACED, ["of another lineage"], by="anna")
     assert listed(ragshield, "--status", "replaced", "--source", "mill") == ["old"]
@@ -220,7 +220,7 @@ def test_tables_of_cases_show_hostile_text_escaped(ragshield, grouped):
 
 
 @pytest.mark.slow
-def test_a_whole_case_is_decided_once_somebody_agrees(ragshield, grouped, monkeypatch):
+def test_whole_case_is_decided_only_after_the_user_agrees(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     for _ in range(2):  # said no; nobody there
@@ -243,7 +243,7 @@ def test_a_whole_case_is_decided_once_somebody_agrees(ragshield, grouped, monkey
     assert grouped.count(None) == 1
 
 
-def test_a_case_of_several_stores_is_purged_with_what_it_holds(ragshield, tmp_path):
+def test_purging_a_case_spares_other_stores(ragshield, tmp_path):
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'ragshield.db'}")
     for name in ("news", "mail"):
         quarantine.for_store(name).hold(ENTRIES, by="anna")
@@ -255,7 +255,7 @@ def test_a_case_of_several_stores_is_purged_with_what_it_holds(ragshield, tmp_pa
 
 
 @pytest.mark.slow
-def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped):
+def test_decision_needs_either_ids_or_a_current_case(ragshield, grouped):
     number = case_of(grouped, "clique")
     for named in ((), ("g1", "--case", number)):
         for command in ("confirm", "release", "purge"):
@@ -279,7 +279,7 @@ def test_a_whole_case_is_reopened(ragshield, grouped):
     assert {line.note for line in grouped.log.lines()[-2:]} == {"wrong"}
 
 
-def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped, monkeypatch):
+def test_entry_added_while_asking_is_not_decided(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
 
     def agreed(question):
@@ -316,7 +316,7 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
 
 
 @pytest.mark.slow
-def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, monkeypatch):
+def test_verifier_is_recorded_if_named_by_option_or_settings(ragshield, held, monkeypatch):
     assert ragshield("quarantine", "verify")[0] == 0
     assert held.log.verification() == (None, True)
     assert ragshield("quarantine", "verify", "--by", "nightly")[0] == 0
@@ -330,7 +330,7 @@ def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, m
 
 
 @pytest.mark.slow
-def test_cases_are_a_report_with_texts_reasons_and_what_to_do(ragshield, grouped, tmp_path):
+def test_case_report_shows_texts_reasons_and_next_steps(ragshield, grouped, tmp_path):
     number = case_of(grouped, "clique")
     page = tmp_path / "queue.html"
     code, out, _ = ragshield(

@@ -120,7 +120,7 @@ def test_processes_that_judge_the_same_entries_never_contradict_each_other(url):
     quarantine.close()
 
 
-def test_one_revision_of_an_entry_is_held_whatever_writes(url):
+def test_database_allows_one_held_revision_per_entry(url):
     quarantine = Quarantine(url)
     quarantine.hold(Batch.of(ids=["a", "b"], texts=["x", "y"], embeddings=None))
     both = text("UPDATE ragshield_quarantine SET entry_id = 'a'")

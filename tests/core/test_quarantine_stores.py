@@ -29,7 +29,7 @@ def test_stores_in_one_namespace_do_not_see_each_other(quarantine):
     assert quarantine.count(None) == 2
 
 
-def test_who_names_no_store_sees_all_and_does_not_guess(quarantine):
+def test_quarantine_without_a_store_sees_all_and_never_guesses(quarantine):
     quarantine.for_store("news").hold(ENTRIES)
     quarantine.for_store("mail").hold(ENTRIES.take([1]))
     for decide in (quarantine.release, quarantine.confirm, quarantine.purge):
@@ -39,7 +39,7 @@ def test_who_names_no_store_sees_all_and_does_not_guess(quarantine):
     assert [held.store for held in quarantine.release([FIRST])] == ["news"]
 
 
-def test_what_is_held_for_no_store_is_released_by_whichever_asks(quarantine):
+def test_entry_held_for_no_store_is_released_by_any_store(quarantine):
     quarantine.hold(ENTRIES)
     news, unnamed = quarantine.for_store("news"), quarantine.for_store("")
     assert [held.store for held in news.list()] == [None, None]
@@ -50,7 +50,7 @@ def test_what_is_held_for_no_store_is_released_by_whichever_asks(quarantine):
 
 
 @pytest.mark.parametrize("name", ["*", None, 3])
-def test_what_is_no_name_is_refused(quarantine, name):
+def test_invalid_store_name_is_refused(quarantine, name):
     with pytest.raises(QuarantineError, match="a store's name is"):
         quarantine.for_store(name)
 

@@ -182,7 +182,7 @@ def test_a_damaged_file_is_a_clear_error(name, tmp_path):
         load(open_source(path))
 
 
-def test_what_is_not_there_or_of_no_known_kind_is_refused(tmp_path):
+def test_missing_empty_or_unknown_file_is_refused(tmp_path):
     with pytest.raises(SourceError, match="does not exist"):
         open_source(tmp_path / "kb.jsonl")
     (tmp_path / "kb.doc").touch()
@@ -222,7 +222,7 @@ def texts_of(n):
     return [{"id": str(i), "text": f"billing {i}"} for i in range(n)]
 
 
-def test_only_what_has_no_vector_is_embedded(tmp_path):
+def test_only_entries_without_a_vector_are_embedded(tmp_path):
     def never():
         raise AssertionError
 
@@ -316,7 +316,7 @@ def test_a_change_of_one_text_costs_one_embedding(change, tmp_path):
     np.testing.assert_array_equal(found.embeddings, anew.embeddings)
 
 
-def test_git_leaves_a_folder_of_vectors_alone_that_was_made_here(tmp_path):
+def test_new_vector_folder_is_ignored_by_git(tmp_path):
     model = CountingEmbeddings()
     for folder in (tmp_path / "docs.ragshield", tmp_path):
         list(CachedEmbedder(model.embed_documents, "one", folder).chunks(["a"]))

@@ -101,14 +101,14 @@ def test_a_store_that_cannot_name_its_entries_is_opened_in_silence_and_says_so_w
             compared(workers[0])
 
 
-def test_a_store_that_fails_when_it_is_opened_is_logged_without_what_it_says(workers, caplog):
+def test_store_failure_at_opening_is_logged_without_its_message(workers, caplog):
     with patch.object(workers[0].store, "ids", side_effect=OSError("secret")):
         assert warned(workers[0]) is None
     assert "could not be compared (OSError)" in caplog.text
     assert "secret" not in caplog.text
 
 
-def test_a_guard_that_was_not_opened_and_one_that_knows_nothing_are_not_asked(url, tmp_path):
+def test_unopened_and_empty_guards_give_no_warning(url, tmp_path):
     alone = FolderKeeper(guard_of(Scripted()), tmp_path / "a")
     add(alone, scored([-0.9], "kb"))
     new = FolderKeeper(Guard.open(url, detectors=[Scripted()]), tmp_path / "b")
@@ -118,7 +118,7 @@ def test_a_guard_that_was_not_opened_and_one_that_knows_nothing_are_not_asked(ur
         assert compared(keeper).unguarded == ("past0", "past1")
 
 
-def test_what_is_held_and_hidden_in_the_store_is_not_taken_for_unguarded(workers):
+def test_held_entry_in_the_store_is_not_called_unguarded(workers):
     add(workers[0], scored([5.0], "bad"))
     workers[0].store.write(scored([5.0], "bad"))  # as a store that cannot delete has it
     assert warned(workers[0]) is None
@@ -130,7 +130,7 @@ def test_what_is_held_and_hidden_in_the_store_is_not_taken_for_unguarded(workers
     assert workers[0].guard.quarantine.count() == 1
 
 
-def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(workers):
+def test_writes_in_progress_are_not_reported_as_differences(workers):
     one, other = workers
     seen = []
     write, delete = one.store.write, one.store.delete
@@ -152,7 +152,7 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
 
 
 @pytest.mark.slow
-def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers):
+def test_released_entry_missing_from_the_store_is_reported(workers):
     add(workers[0], scored([5.0], "bad"))
     workers[0].run(reviewing.release, workers[0], ["bad0"], "anna", None)
     workers[0].store.delete(["bad0"])  # the index was not saved before a crash
@@ -189,7 +189,7 @@ def test_hostile_ids_are_shown_escaped(workers):
 # How it is mended
 
 
-def test_what_came_past_the_guard_is_judged_as_if_it_came_now(workers, caplog):
+def test_entries_that_bypassed_the_guard_are_judged_on_adoption(workers, caplog):
     one, other = workers
     differing(one)
     found = compared(one, adopt=True, forget=True)
@@ -203,7 +203,7 @@ def test_what_came_past_the_guard_is_judged_as_if_it_came_now(workers, caplog):
     assert [held.id for held in other.guard.quarantine.list()] == ["past1"]
 
 
-def test_only_what_is_named_is_adopted_or_forgotten(workers):
+def test_only_named_entries_are_adopted_or_forgotten(workers):
     differing(workers[0])
     workers[0].store.delete(["kb1"])
     found = compared(workers[0], adopt=["past0", "nowhere"], forget=["kb1", "kb0"])
@@ -213,7 +213,7 @@ def test_only_what_is_named_is_adopted_or_forgotten(workers):
         compared(workers[0], adopt="past1")
 
 
-def test_what_a_reviewer_has_released_before_is_adopted(workers):
+def test_entry_released_by_a_reviewer_is_adopted(workers):
     quarantine = workers[0].guard.quarantine
     quarantine.hold(PAST.take([1]))
     quarantine.release(["past1"], by="anna")
@@ -221,7 +221,7 @@ def test_what_a_reviewer_has_released_before_is_adopted(workers):
     assert compared(workers[0], adopt=True).adopted == ("past0", "past1")
 
 
-def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_path):
+def test_raising_policy_learns_no_suspicious_entry(tmp_path):
     guard = guard_of(Scripted(), on_detect="raise")
     keeper = FolderKeeper(guard, tmp_path / "store")
     keeper.store.write(PAST)
@@ -233,7 +233,7 @@ def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_pa
 
 
 @pytest.mark.slow
-def test_two_workers_who_reconcile_at_once_do_it_once(workers):
+def test_workers_reconciling_at_once_do_it_once(workers):
     one, other = workers
     differing(one)
     with meanwhile(one.guard, [lambda: compared(other, adopt=True, forget=True)]):
@@ -269,7 +269,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
     assert other.guard.quarantine.count() == 1
 
 
-def test_what_a_worker_brings_back_meanwhile_is_known_in_the_end(workers):
+def test_entry_restored_by_another_worker_meanwhile_stays_known(workers):
     one, other = workers
     one.store.delete(["kb2"])
     read, begun = one.store.read, []
@@ -289,7 +289,7 @@ def test_what_a_worker_brings_back_meanwhile_is_known_in_the_end(workers):
 
 
 @pytest.mark.slow
-def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
+def test_forgotten_entries_no_longer_count_for_any_detector(tmp_path):
     known = passages(300, 1)
     guards = [guard_of(CliqueDetector(), LabelCentroidDetector(min_entries=1)) for _ in range(2)]
     whole, less = (
@@ -306,7 +306,7 @@ def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
         assert ours.scores[name] == pytest.approx(column, nan_ok=True)
 
 
-def test_without_an_index_labels_are_forgotten_and_sums_stay(tmp_path):
+def test_forgetting_works_without_an_index(tmp_path):
     guard = guard_of(LabelCentroidDetector(min_entries=1))
     keeper = FolderKeeper(guard.fit(passages(10, 1)), tmp_path / "store")
     keeper.store.write(passages(9, 1))

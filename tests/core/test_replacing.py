@@ -47,17 +47,17 @@ def test_the_old_version_is_not_recalled_with_the_new_one():
     assert not report.retroactive
 
 
-def test_screening_beside_what_is_replaced_changes_nothing(crowd, tmp_path):
+def test_screening_a_replacement_changes_no_state(crowd, tmp_path):
     before = saved(crowd, tmp_path / "before")
     crowd.screen(NEW, replacing=OLD.ids)
     assert saved(crowd, tmp_path / "after") == before
 
 
-def test_an_id_that_nobody_knows_replaces_nothing(crowd):
+def test_unknown_id_replaces_nothing(crowd):
     assert crowd.screen(NEW, replacing=["nowhere", *NEW.ids]).quarantined
 
 
-def test_phrases_of_what_is_replaced_do_not_count():
+def test_phrases_of_replaced_entries_do_not_count():
     def notes(prefix, numbers, phrase=""):
         texts = [f"order {i} has been sent to customer {i}{phrase}" for i in numbers]
         ids = [f"{prefix}{i}" for i in numbers]
@@ -73,7 +73,7 @@ def test_phrases_of_what_is_replaced_do_not_count():
 
 @pytest.mark.parametrize("borrowed", [False, True])
 @pytest.mark.parametrize("detector", [LabelNeighborDetector, LabelModelDetector])
-def test_what_is_replaced_has_no_vote(detector, borrowed):
+def test_replaced_entries_have_no_vote(detector, borrowed):
     known = knowledge_base(40)
     others = [CliqueDetector()] if borrowed else []
     guard = guard_of(*others, detector()).fit(known)

@@ -269,7 +269,7 @@ guard.save(folder / "after")
 
 
 @pytest.mark.slow
-def test_another_process_comes_to_the_same(tmp_path):
+def test_replay_in_another_process_gives_the_same_guard(tmp_path):
     guard, known = guard_at("adopted")
     guard.save(tmp_path / "before")
     journal, writer = Journal(guard), Writer(guard, known, seed=4)
@@ -310,7 +310,7 @@ def by_shape(search):
 
 @pytest.mark.parametrize("copies", [1, 60])
 @pytest.mark.slow
-def test_what_is_learned_does_not_depend_on_what_was_screened_before(copies, monkeypatch, tmp_path):
+def test_learning_does_not_depend_on_earlier_screening(copies, monkeypatch, tmp_path):
     known = join(passages(300, 1), clones_of(passages(1, 2)[0], copies))
     search = NeighborIndex.search
     monkeypatch.setattr(NeighborIndex, "search", by_shape(search))
@@ -341,7 +341,7 @@ def suspicious(batch):
 
 
 @pytest.mark.slow
-def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path):
+def test_saved_guard_remembers_entries_held_while_empty(tmp_path):
     guard = small()
     written([guard], suspicious(passages(3, 5, "held-")))
     assert guard.writes.known(["held--0"]) == []
@@ -370,7 +370,7 @@ def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path
 
 
 @pytest.mark.slow
-def test_halves_of_surrogate_pairs_are_saved(tmp_path):
+def test_lone_surrogates_are_saved(tmp_path):
     known = passages(150, 1)
     known = replace(known, texts=tuple(f"{text} \ud83d" for text in known.texts))
     guard = small().adopt(known, at_most=0.2)
@@ -499,7 +499,7 @@ def learner():
     return guard_of(LabelCentroidDetector(min_entries=3))
 
 
-def test_a_change_is_recorded_before_it_happens_and_not_without():
+def test_change_is_applied_only_after_it_is_recorded():
     guard, new = learner(), passages(2, 1)
     seen = []
 
@@ -520,7 +520,7 @@ def test_a_change_is_recorded_before_it_happens_and_not_without():
     assert guard.writes.known(new.ids) == ["kb-0"]
 
 
-def test_what_happened_elsewhere_can_be_caught_up_with_while_an_event_is_recorded():
+def test_recording_an_event_may_catch_up_with_others_first():
     guard, elsewhere = learner(), Event(change=Change.LEARNED, entries=passages(2, 1))
     seen = []
 
@@ -554,7 +554,7 @@ def test_a_refused_change_reaches_the_journal_as_an_error():
     assert guard.writes.known(["a", "b"]) == []
 
 
-def test_a_guard_that_is_replaced_says_so_and_not_how():
+def test_refitting_is_recorded_as_a_bare_replacement():
     guard, clean = learner(), labelled(passages(60, 2, "clean-"), 2)
     journal = Journal(guard)
     guard.fit(labelled(passages(60, 1), 1)).calibrate(clean, fpr=0.1).calibration.refresh()
@@ -566,7 +566,7 @@ def test_a_guard_that_is_replaced_says_so_and_not_how():
         guard.state.apply(Event(change=Change.LEARNED))
 
 
-def test_nothing_is_recorded_where_nothing_happens():
+def test_calls_without_effect_record_no_event():
     guard = learner()
     journal = Journal(guard)
     guard.learn(passages(1, 1).take([]))

@@ -59,7 +59,7 @@ def one(entry_id, said, **columns):
 # Trusted sources
 
 
-def test_what_a_trusted_source_brings_is_admitted_with_a_note(quarantine):
+def test_entry_of_a_trusted_source_is_admitted_with_note(quarantine):
     rule = made(quarantine)
     guard = scripted(quarantine)
     report = guard.hold(guard.screen(suspicious("wiki", "mails", None)))
@@ -71,7 +71,7 @@ def test_what_a_trusted_source_brings_is_admitted_with_a_note(quarantine):
     quarantine.log.verify()
 
 
-def test_of_a_batch_only_what_is_excused_goes_in(quarantine):
+def test_rule_excuses_only_the_detectors_it_names(quarantine):
     made(quarantine, detectors=["scripted"])
     guard = Guard([Scripted(), Scripted("other"), InstructionDetector()], quarantine=quarantine)
     batch = Batch.of(
@@ -107,7 +107,7 @@ def test_a_lineage_is_compared_to_the_bit():
     assert set(verdicts(report)) == {"quarantine"}
 
 
-def test_what_a_person_has_confirmed_is_not_excused(quarantine):
+def test_confirmed_poison_is_not_excused(quarantine):
     guard = scripted(quarantine)
     bad = suspicious("wiki")
     guard.hold(guard.screen(bad))
@@ -121,14 +121,14 @@ def test_what_a_person_has_confirmed_is_not_excused(quarantine):
     assert (entries.ids, len(decisions), remarks) == (("another-id",), 1, {})
 
 
-def test_what_is_held_stays_held_until_a_person_releases_it(quarantine):
+def test_new_rule_does_not_release_held_entries(quarantine):
     guard = scripted(quarantine)
     guard.hold(guard.screen(suspicious("wiki")))
     made(quarantine)
     assert quarantine.held_ids(["s0"]) == {"s0"}
 
 
-def test_what_was_admitted_is_not_recalled_for_what_is_excused(quarantine):
+def test_excused_entry_is_not_recalled(quarantine):
     guard = scripted(quarantine)
     entries = suspicious("wiki", "mails")
     decisions = guard.screen(entries).decisions
@@ -138,7 +138,7 @@ def test_what_was_admitted_is_not_recalled_for_what_is_excused(quarantine):
     assert [held.id for held in quarantine.list()] == ["s1"]
 
 
-def test_what_is_excused_condemns_nothing_else():
+def test_excused_entry_condemns_no_other_entry():
     quarantine = Quarantine("sqlite://")
     seen = []
 
@@ -200,7 +200,7 @@ def test_rules_of_a_store_count_there_alone(quarantine):
     assert verdicts(scripted(mail).screen(suspicious("mails"))) == ["admit"]
 
 
-def test_rules_of_a_tenant_are_nothing_to_another(any_url):
+def test_rules_of_a_tenant_do_not_affect_another(any_url):
     mine, theirs = (Quarantine(any_url, namespace=name) for name in ("mine", "theirs"))
     rule = made(theirs)
     assert verdicts(scripted(mine).screen(suspicious("wiki"))) == ["quarantine"]
@@ -254,7 +254,7 @@ def test_rules_are_read_again_only_where_one_was_made_or_revoked(url):
     assert n_first == len(reads) == 1
 
 
-def test_where_rules_cannot_be_read_nothing_is_excused(url, monkeypatch, caplog):
+def test_unreadable_rules_excuse_nothing(url, monkeypatch, caplog):
     quarantine = Quarantine(url)
     made(quarantine)
     guard = scripted(quarantine)
@@ -340,7 +340,7 @@ def test_a_rule_that_was_slipped_in_does_not_count(any_url, caplog):
     assert "rule 2 is not as the audit log says" in caplog.text
 
 
-def test_a_rule_with_a_good_digest_of_its_own_does_not_count_without_a_line(any_url):
+def test_rule_without_a_matching_log_line_does_not_count(any_url):
     """Without a key anybody can make a digest; the log has none of it."""
     quarantine = Quarantine(any_url)
     made(quarantine)
@@ -419,7 +419,7 @@ def test_a_rule_that_says_too_little_is_refused(url, changed, said):
     assert not quarantine.exists()
 
 
-def test_who_makes_a_rule_is_told_what_it_is_worth(caplog):
+def test_adding_a_rule_logs_a_caution(caplog):
     made(Quarantine("sqlite://"), source="\x1b[31mwiki")
     assert CAUTION in caplog.text
     assert "\x1b" not in caplog.text

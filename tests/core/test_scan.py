@@ -108,7 +108,7 @@ def test_too_few_entries_are_judged_by_estimates():
     assert all(0.01 in detector.asked for detector in both)  # they share the rate
 
 
-def test_trusted_entries_never_make_an_audit_blinder():
+def test_trusted_entries_never_raise_a_threshold():
     """A few trusted entries happen to score high: they say less than the whole of what is usual."""
     scores = np.random.default_rng(5).uniform(size=4_000) / 2
     scores[:200:20] = 0.9999  # ten of the 200 trusted ones
@@ -120,7 +120,7 @@ def test_trusted_entries_never_make_an_audit_blinder():
     assert not {d.entry_id for d in with_trusted.found} & {*batch.ids[:200]}
 
 
-def test_detectors_that_follow_no_rate_are_named():
+def test_detectors_with_default_thresholds_are_named():
     batch = knowledge_base(20)
     report = scan(batch, [Told(), LabelCentroidDetector()])
     assert report.by_rule == ("label_centroid",)
@@ -215,7 +215,7 @@ def test_a_crash_costs_one_detector_and_never_shows_the_text():
         assert scan(batch, [detector]).failed == ("told",)
 
 
-def test_nothing_audited_is_said_and_is_not_a_pass():
+def test_empty_audit_is_reported_and_is_not_a_pass():
     report = scan(uniform(10), [LabelCentroidDetector()])
     assert not report.audited
     assert report.note == "Nothing was audited: every detector was skipped."
@@ -430,7 +430,7 @@ def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # noqa: ARG001
+def test_findings_excused_by_rules_are_not_quarantined(kb, told, tmp_path):  # noqa: ARG001
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'held.db'}")
     rules = Rules(quarantine)
     how = {"reason": "ours", "by": "anna", "expires_at": "never"}
@@ -455,7 +455,7 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
 
 
 @pytest.mark.slow
-def test_what_cannot_be_written_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
+def test_unwritable_output_is_an_error_before_the_scan(kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
     for name in ("out.json", "out.sarif", "out.html", "out.md"):
         result = run(kb([9.0]), "--output", f"/nowhere/{name}")
@@ -507,7 +507,7 @@ def test_texts_are_embedded_and_an_interrupted_scan_goes_on(
     assert len(failing.texts) + len(whole.texts) == 2 * CHUNK_TEXTS
 
 
-def test_another_folder_another_model_and_one_that_is_not_installed(kb, told, models, tmp_path):  # noqa: ARG001
+def test_work_dir_and_embedder_can_be_chosen(kb, told, models, tmp_path):  # noqa: ARG001
     models["mine"] = CountingEmbeddings().embed_documents
     work = tmp_path / "work"
     assert run(kb([0.5], vectors=False), "--embedder", "mine", "--work-dir", work).exit_code == 0

@@ -79,7 +79,7 @@ def test_each_attack_is_one_case_and_the_worst_come_first():
     assert not {i for case in report.cases for i in case.beside} & found
 
 
-def test_a_group_is_called_one_whatever_else_is_found_in_it():
+def test_group_keeps_its_title_despite_other_findings():
     batch = Batch.of(ids=["a", "b"], texts=["Believe me: nine.", "It is nine."], embeddings=None)
     claim, one, other = found("a", detector="meta_claim"), found("a", ["b"]), found("b", ["a"])
     decisions = {0: dataclasses.replace(claim, findings=claim.findings + one.findings), 1: other}
@@ -100,7 +100,7 @@ def test_a_hidden_order_is_critical():
 
 
 @pytest.mark.slow
-def test_the_verdict_says_what_was_found_and_what_would_have_been():
+def test_verdict_reports_the_findings_and_the_power():
     detectors = [CliqueDetector(), InstructionDetector()]
     report = scan(with_attacks(), detectors, embed=embed)
     assert report.verdict.startswith(f"{len(report.cases)} suspected attacks found in ")
@@ -128,7 +128,7 @@ def test_a_clean_and_judged_knowledge_base_is_said_to_be_clean():
     assert report.verdict.startswith("No attack found in 300 entries. 300 entries were judged")
 
 
-def test_more_than_the_accepted_rate_is_said_and_not_called_the_rate():
+def test_findings_beyond_the_accepted_rate_are_reported_as_such():
     texts = [*pages(60), *(f"{ORDER} Page {i}." for i in range(5))]
     batch = Batch.of(ids=[f"e{i}" for i in range(65)], texts=texts, embeddings=None)
     report = scan(batch, [InstructionDetector()], fpr=0.01)
@@ -139,7 +139,7 @@ def test_more_than_the_accepted_rate_is_said_and_not_called_the_rate():
 
 
 @pytest.mark.parametrize("n", [1, 30])
-def test_too_few_entries_to_judge_are_no_clean_bill(n):
+def test_too_few_entries_give_no_clean_verdict(n):
     batch = Batch.of(ids=[f"e{i}" for i in range(n)], texts=pages(n), embeddings=embed(pages(n)))
     report = scan(batch, built_in_detectors()[0])
     assert "clique" in report.idle
@@ -185,7 +185,7 @@ def test_a_crash_among_groups_costs_no_finding(monkeypatch, caplog):
     assert found == {d.entry_id for d in scan(batch, [CliqueDetector()]).found} != set()
 
 
-def test_groups_raise_scores_and_say_whom_they_agree_with():
+def test_groups_raise_scores_and_name_their_members():
     batch, plain = with_attacks(FEWEST_ENTRIES), np.zeros(FEWEST_ENTRIES + 6)
     judge = DetectorScores(detector=CliqueDetector(), scores=plain, explain=lambda _: [])
     group = Group((3, 5, 8), 40.0)
@@ -206,7 +206,7 @@ AT = dt.datetime(2026, 11, 26, 9, 30, tzinfo=dt.UTC)
 
 
 @pytest.mark.slow
-def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():
+def test_page_gives_the_verdict_first_and_marks_the_evidence():
     report = scan(with_attacks(), [CliqueDetector(), InstructionDetector()], embed=embed)
     page = html_page(case_report(report, "handbook/", AT))
     assert page.index("Is this knowledge base clean?") < page.index("suspected attacks found in")
@@ -223,7 +223,7 @@ def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():
         assert part.index("<b>Why:</b> It ") < part.index("<b>What to do:</b> ")
 
 
-def test_nothing_in_a_text_gets_out_of_its_place():
+def test_hostile_text_is_escaped_on_the_page():
     attack = f"</pre><script>alert(1)</script> {ORDER} \x1b[2J\u202e"
     ids = [*(f"e{i}" for i in range(200)), "<img src=x onerror=alert(1)>"]
     batch = Batch.of(ids=ids, texts=[*pages(200), attack], embeddings=None)
@@ -246,7 +246,7 @@ def test_a_page_of_many_cases_and_long_texts_stays_small():
     assert len(page) < 200_000
 
 
-def test_a_clean_page_says_so_and_what_is_missing():
+def test_page_without_findings_names_the_missing_checks():
     batch = Batch.of(ids=["a"], texts=["The ferry leaves at nine."], embeddings=[[1.0, 0.0]])
     page = html_page(case_report(scan(batch, built_in_detectors()[0]), "kb", AT))
     assert "Nothing was found, but not enough was judged of 1 entries." in page

@@ -37,7 +37,7 @@ def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_code_is_stronger_than_the_environment_and_that_than_the_file(tmp_path, monkeypatch):
+def test_code_overrides_the_environment_which_overrides_the_file(tmp_path, monkeypatch):
     written(tmp_path, 'namespace = "file"\nstore = "file"\nby = "file"\n[policy]\nflag_at = 0.2\n')
     monkeypatch.setenv("RAGSHIELD_NAMESPACE", "environment")
     monkeypatch.setenv("RAGSHIELD_POLICY__QUARANTINE_AT", "0.002")
@@ -48,7 +48,7 @@ def test_code_is_stronger_than_the_environment_and_that_than_the_file(tmp_path, 
     assert Settings(namespace="code").namespace == "code"
 
 
-def test_without_a_file_there_are_defaults(monkeypatch):
+def test_settings_have_defaults_without_a_file(monkeypatch):
     for name in OTHERS[1:]:  # of tests and benchmarks
         monkeypatch.setenv(name, "somewhere")
     settings = Settings.read()
@@ -80,7 +80,7 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
         ("database = ", "ragshield.toml cannot be read as TOML"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
+def test_invalid_setting_in_a_file_is_named(tmp_path, text, message):
     written(tmp_path, text)
     with pytest.raises(ConfigurationError, match=message):
         Settings.read()
@@ -96,20 +96,20 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
         ("RAGSHIELD_CONFIG", "gone.toml", "'gone.toml', which RAGSHIELD_CONFIG names, is not ther"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_named(monkeypatch, variable, value, message):
+def test_invalid_setting_in_the_environment_is_named(monkeypatch, variable, value, message):
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigurationError, match=message):
         Settings.read()
 
 
-def test_what_was_given_is_not_repeated(tmp_path):
+def test_error_does_not_repeat_the_given_values(tmp_path):
     written(tmp_path, f"database = 'postgresql//me:{SECRET}@host'\nlease = '{SECRET}'")
     with pytest.raises(ConfigurationError) as caught:
         Settings.read()
     assert SECRET not in str(caught.value)
 
 
-def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
+def test_guard_is_built_from_the_file(tmp_path, monkeypatch):
     file = written(
         tmp_path,
         "database = 'sqlite:///guard.db'\nnamespace = 'shop'\n[policy]\nquarantine_at = 0.02\n",
@@ -128,7 +128,7 @@ def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_commands_go_by_the_settings(tmp_path):
+def test_commands_use_the_settings(tmp_path):
     file = written(tmp_path, "database = 'sqlite:///held.db'\nnamespace = 'shop'\nby = 'anna'")
     quarantine = Quarantine("sqlite:///held.db", namespace="shop")
     entries = Batch.of(ids=["a", "b"], texts=["hi", "ho"], embeddings=[[1, 0], [0, 1]])
@@ -206,7 +206,7 @@ def test_secrets_are_hidden(tmp_path, monkeypatch):
     assert "sslmode=require" in shown_as["database"]["value"]
 
 
-def test_it_is_shown_where_settings_are_from(tmp_path, monkeypatch):
+def test_config_command_shows_the_origin_of_settings(tmp_path, monkeypatch):
     written(tmp_path, "namespace = 'shop'\n[policy]\nquarantine_at = 0.02\n")
     monkeypatch.setenv("RAGSHIELD_POLICY__FLAG_AT", "0.5")
     found = json.loads(run("config", "show", "--format", "json").stdout)

@@ -56,7 +56,7 @@ def silence(worker):
 
 
 @pytest.mark.slow
-def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp_path):
+def test_simultaneous_group_members_are_found_as_by_one_worker(url, folder, tmp_path):
     one, other = calibrated(url, folder)
     single = alone(tmp_path / "single")
     for seed in range(4):
@@ -126,7 +126,7 @@ def test_others_know_of_a_write_before_the_store_is_written(url, folder):
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.slow
-def test_what_the_store_fails_to_write_is_known_as_far_as_it_is_there(url, folder, n, tmp_path):
+def test_guard_knows_only_the_entries_a_failed_write_stored(url, folder, n, tmp_path):
     one, other = workers_of(url, folder)
     add(one, passages(1, 9))  # an older revision of kb-0
     write = one.store.write
@@ -145,7 +145,7 @@ def test_what_the_store_fails_to_write_is_known_as_far_as_it_is_there(url, folde
     assert one.guard.writes.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
 
 
-def test_what_the_store_fails_to_delete_is_still_known(url, folder):
+def test_entry_stays_known_if_the_store_fails_to_delete_it(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
@@ -170,7 +170,7 @@ def test_a_recall_that_failed_is_made_by_the_next_write(url, folder):
     assert one.guard.status().pending == 0
 
 
-def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
+def test_writer_wrongly_believed_dead_loses_nothing(url, folder, tmp_path):
     one, other = workers_of(url, folder)
     write = one.store.write
 
@@ -188,7 +188,7 @@ def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
     assert_same(one.guard, other.guard, tmp_path)
 
 
-def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, tmp_path):
+def test_update_by_a_writer_believed_dead_is_kept(url, folder, tmp_path):
     one, other = workers_of(url, folder)
     add(one, passages(1, 9))
     write = one.store.write
@@ -209,7 +209,7 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
 
 
 @pytest.mark.slow
-def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
+def test_fit_respects_writes_undone_meanwhile(url, folder, tmp_path):
     one, other = workers_of(url, folder)
     intent = other.guard.writes.intend(passages(2, 1))
     learn = one.guard.detectors[0].fit
@@ -226,7 +226,7 @@ def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
     assert_same(one.guard, other.guard, tmp_path)
 
 
-def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder):
+def test_closed_writer_abandons_its_pending_writes_at_once(url, folder):
     one, other = workers_of(url, folder)
     intent = one.guard.writes.intend(passages(2, 1))
     assert other.recover() == 0
@@ -238,9 +238,7 @@ def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder
 # What one decides, the readers of the others see
 
 
-def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of_the_other(
-    url, folder
-):
+def test_reviews_by_one_worker_apply_to_readers_of_another(url, folder):
     one, other = workers_of(url, folder, detector=Scripted)
     add(one, join(scored([0, 5], lineages=["a", "b"])))
     assert other.seen() == ["s0"]
@@ -288,7 +286,7 @@ def test_groups_that_come_through_processes_are_found(any_url, folder, workers, 
     assert one.guard.status().pending == 0
 
 
-def test_what_could_not_be_held_is_not_hidden(url, folder):
+def test_entry_that_could_not_be_held_stays_visible(url, folder):
     (one,) = workers_of(url, folder, 1, detector=Scripted)
     batch = scored([-1, 5])
     one.store.write(batch)  # past the guard, long ago

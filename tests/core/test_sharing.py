@@ -55,7 +55,7 @@ def written(guard, batch):
 # What one knows, the others know
 
 
-def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
+def test_worker_sees_changes_of_others_at_its_next_screening(url):
     one, other = opened(url)
     known = passages(30, 1)
     one.fit(known)
@@ -70,7 +70,7 @@ def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
     "detector", [LeadingQuestionDetector, MetaClaimDetector, TriggerPhraseDetector]
 )
 @pytest.mark.slow
-def test_a_text_is_read_by_who_learns_it_and_by_no_other(detector, url, monkeypatch):
+def test_only_the_process_that_learns_a_text_reads_it(detector, url, monkeypatch):
     one, other = opened(url, detectors=detector)
     one.fit(passages(300, 1))
     other.screen(passages(1, 2, "new"))
@@ -98,7 +98,7 @@ def without(damage, event):
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 @pytest.mark.slow
-def test_entries_are_judged_by_the_process_that_learns_them_and_by_no_other(damage, url, tmp_path):
+def test_only_the_process_that_learns_entries_judges_them(damage, url, tmp_path):
     one, other, third = (Guard.open(url, fpr=RATE) for _ in range(3))
     one.fit(labelled(passages(300, 1), 1)).calibrate()
     third.writes.catch_up()
@@ -151,7 +151,7 @@ def queued(guard):
 
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.slow
-def test_a_group_that_trickles_over_several_is_found_as_by_one(workers, url):
+def test_group_trickling_over_workers_is_found_as_by_one(workers, url):
     alone = Guard([CliqueDetector()], policy=Policy(), quarantine=Quarantine("sqlite://"))
     shared = opened(url, workers)
     for one in (alone, shared[0]):
@@ -169,7 +169,7 @@ def test_a_group_that_trickles_over_several_is_found_as_by_one(workers, url):
     assert "quarantine" in found[0][0]
 
 
-def test_what_is_held_and_released_by_one_counts_for_the_other(url):
+def test_release_by_one_worker_counts_for_the_other(url):
     one, other = opened(url, detectors=Scripted)
     report = written(one, scored([5]))
     assert [decision.entry_id for decision in report.quarantined] == ["s0"]
@@ -178,7 +178,7 @@ def test_what_is_held_and_released_by_one_counts_for_the_other(url):
     assert written(one, scored([5])).admitted.all()
 
 
-def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
+def test_callbacks_run_only_in_the_process_that_learns(url):
     one, other = opened(url)
     told = []
     one.writes.on_learned.append(lambda batch: told.append(("one", batch.ids)))
@@ -190,7 +190,7 @@ def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
 
 
 @pytest.mark.slow
-def test_what_is_due_is_recalibrated_once_by_who_writes(url):
+def test_due_recalibration_runs_once(url):
     one, other = opened(url, fpr=RATE)
     with mock.patch.object(
         GuardState, "apply", autospec=True, side_effect=GuardState.apply
@@ -244,7 +244,7 @@ def slow_thresholds():
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(url, tmp_path):
+def test_old_thresholds_hold_while_new_ones_are_computed(url, tmp_path):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     before = one.calibration.thresholds
@@ -267,7 +267,7 @@ def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(
 
 
 @pytest.mark.slow
-def test_thresholds_that_were_taken_otherwise_meanwhile_stay(url):
+def test_newer_calibration_outlasts_a_slow_background_one(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     with slow_thresholds() as begun:
@@ -317,7 +317,7 @@ def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
 
 
 @pytest.mark.slow
-def test_thresholds_are_taken_at_once_where_that_is_wanted(url):
+def test_thresholds_can_be_taken_in_the_foreground(url):
     (one,) = opened(url, 1, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     one.writes.in_background = False
@@ -325,7 +325,7 @@ def test_thresholds_are_taken_at_once_where_that_is_wanted(url):
     assert one.status().calibrated_at == 340
 
 
-def test_what_cannot_be_learned_stops_nobody(url):
+def test_failed_learning_stops_no_other_worker(url):
     one, other = opened(url)
     one.learn(passages(5, 1))
     with pytest.raises(InvalidBatchError, match="dimensions"):
@@ -337,7 +337,7 @@ def test_what_cannot_be_learned_stops_nobody(url):
 
 @pytest.mark.parametrize("start", ["nothing", "fitted"])
 @pytest.mark.slow
-def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_path, monkeypatch):
+def test_workers_agree_after_any_sequence_of_events(start, url, tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 200)
     one, other = (Guard.open(url, fpr=RATE) for _ in range(2))
     known = []
@@ -363,7 +363,7 @@ def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_pat
 
 
 @pytest.mark.slow
-def test_who_was_fitted_anew_is_what_all_others_are(url, tmp_path):
+def test_refit_replaces_the_state_of_all_workers(url, tmp_path):
     one, other = opened(url)
     one.learn(passages(10, 1))
     other.adopt(passages(300, 2, "other"), at_most=0.2)
@@ -373,7 +373,7 @@ def test_who_was_fitted_anew_is_what_all_others_are(url, tmp_path):
     assert_same(one, other, tmp_path)
 
 
-def test_a_fit_that_fails_leaves_all_as_they_were_and_nobody_waits_for_it(url):
+def test_failed_fit_changes_nothing_and_blocks_nobody(url):
     one, other = opened(url, detectors=lambda: LabelCentroidDetector(min_entries=2))
     one.fit(knowledge_base())
     bad = replace(knowledge_base(), embeddings=np.empty((60, 0), np.float32))
@@ -387,9 +387,7 @@ def test_a_fit_that_fails_leaves_all_as_they_were_and_nobody_waits_for_it(url):
 
 
 @pytest.mark.slow
-def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one(
-    url, tmp_path, monkeypatch
-):
+def test_snapshots_shorten_the_journal_and_restore_lagging_workers(url, tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 20)
     one, asleep = opened(url, lease=0.2)
     for number in range(30):
@@ -404,7 +402,7 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
 
 
 @pytest.mark.slow
-def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
+def test_closed_guard_leaves_nothing_to_replay(url, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 10)
     replayed = []
     for closing in (False, True):
@@ -423,7 +421,7 @@ def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
     assert replayed == [15, 0]
 
 
-def test_a_row_counts_for_more_than_its_entries(url, monkeypatch):
+def test_many_rows_trigger_a_snapshot_sooner_than_one(url, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 30)
     snapshots = []
     for rows in (1, 12):  # of twelve entries together
@@ -454,7 +452,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, 
 # Opening
 
 
-def test_detectors_are_those_of_the_guard_that_is_there(url):
+def test_opened_guard_keeps_its_stored_detectors(url):
     opened(url, 1)
     assert [d.name for d in Guard.open(url).detectors] == ["clique"]
     with pytest.raises(StateError, match=r"has the detectors clique, .*given \(scripted\)"):
@@ -487,7 +485,7 @@ def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path)
     assert_same(one, loaded, tmp_path)
 
 
-def test_who_has_lost_its_turn_writes_nothing_and_says_so(url):
+def test_writer_that_lost_its_turn_writes_nothing(url):
     one, other = opened(url)
     turn = one.writes.take_turn()
     silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
@@ -503,7 +501,7 @@ def test_who_has_lost_its_turn_writes_nothing_and_says_so(url):
     assert other.writes.catch_up() == 1
 
 
-def test_threads_of_a_process_take_turns_and_what_judges_nothing_waits_for_none(url):
+def test_threads_take_turns_but_plain_writes_do_not_wait(url):
     one, other = opened(url)
     turn, second = one.writes.take_turn(), []
 
@@ -560,7 +558,7 @@ def failing_commits(guard, *errors):
     assert not left
 
 
-def test_people_hear_once_of_what_is_held_and_only_when_it_is_durable(url):
+def test_held_entry_is_notified_once_and_only_when_durable(url):
     (one,) = opened(url, 1, detectors=Scripted)
     hearing = Hearing()
     one.notify(hearing)

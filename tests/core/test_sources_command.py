@@ -50,7 +50,7 @@ def test_nothing_is_asked_of_a_guard_that_holds_nothing(guard, url, ragshield):
 
 
 @pytest.mark.slow
-def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, ragshield):
+def test_open_question_is_listed_with_examples_and_commands(guard, url, ragshield):
     ids = bring(guard, SITE)
     guard.admit(guard.hold(guard.screen(passages(5, 7, "more"))))
     code, out, _ = ragshield("sources", "list", "--database", url)
@@ -68,7 +68,7 @@ def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, 
 
 
 @pytest.mark.slow
-def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshield):
+def test_adopting_a_source_releases_its_entries(guard, url, ragshield):
     ids = bring(guard, SITE)
     code, out, err = ragshield(
         *("sources", "adopt", SITE, "--by", "anna", "--note", "ours", "--database", url)
@@ -96,7 +96,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
 
 
 @pytest.mark.slow
-def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
+def test_keeping_a_source_closes_the_question_and_holds_entries(guard, url, ragshield):
     ids = bring(guard, None)
     code, out, _ = ragshield("sources", "keep", "--unnamed", "--by", "bert", "--database", url)
     assert (code, out) == (0, "the entries without a source: held entries stay held\n")
@@ -109,7 +109,7 @@ def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
 
 
 @pytest.mark.slow
-def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshield):
+def test_all_guards_are_listed_and_decisions_need_a_namespace(guard, url, ragshield):
     news = guard_of(url, "news")
     bring(news, SITE)
     guard.close()
@@ -124,7 +124,7 @@ def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshiel
 
 
 @pytest.mark.slow
-def test_a_hostile_name_does_nothing_and_is_decided_on_as_it_is_shown(guard, url, ragshield):
+def test_hostile_source_name_is_escaped_and_usable_as_shown(guard, url, ragshield):
     bring(guard, HOSTILE)
     code, out, _ = ragshield("sources", "list", "--database", url)
     assert code == 1
@@ -147,7 +147,7 @@ def test_a_hostile_name_does_nothing_and_is_decided_on_as_it_is_shown(guard, url
     ],
 )
 @pytest.mark.slow
-def test_what_cannot_be_decided_is_said(guard, url, ragshield, tmp_path, words, why):
+def test_impossible_decision_is_an_error(guard, url, ragshield, tmp_path, words, why):
     (tmp_path / "mine.py").write_text("store = 'no store'")
     guard.close()
     code, out, err = ragshield(
@@ -157,7 +157,7 @@ def test_what_cannot_be_decided_is_said(guard, url, ragshield, tmp_path, words, 
     assert why in err
 
 
-def test_no_database_is_made(tmp_path, ragshield):
+def test_missing_database_is_not_created(tmp_path, ragshield):
     for words in (("list",), ("adopt", SITE), ("keep", SITE)):
         code, _, err = ragshield("sources", *words, "--database", f"sqlite:///{tmp_path}/gone.db")
         assert code == 2
@@ -166,7 +166,7 @@ def test_no_database_is_made(tmp_path, ragshield):
 
 
 @pytest.mark.slow
-def test_into_a_store_what_comes_free_is_back_at_once(url, ragshield, tmp_path):
+def test_into_option_releases_entries_into_the_store(url, ragshield, tmp_path):
     (tmp_path / "library.py").write_text(
         "from langchain_core.embeddings import DeterministicFakeEmbedding\n"
         "from langchain_core.vectorstores import InMemoryVectorStore\n"

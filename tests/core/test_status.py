@@ -38,7 +38,7 @@ def rich_text(status):
 
 
 @pytest.mark.slow
-def test_a_guard_says_what_it_knows_and_goes_by(url):
+def test_status_describes_counts_calibration_and_concerns(url):
     guard = calibrated(url)
     written(guard, group(5, 3))
     status = guard.status()
@@ -64,7 +64,7 @@ def test_a_guard_that_was_not_opened_says_nothing_of_a_journal():
     assert "not calibrated; next at 1000 entries" in str(status)
 
 
-def test_why_a_detector_is_not_in_force():
+def test_status_says_why_a_detector_is_inactive():
     detectors = [CliqueDetector(), LabelCentroidDetector(min_entries=1)]
     guard = Guard(detectors, quarantine=Quarantine("sqlite://"))
     guard.state.left_out = (Skipped(detector="model", reason="pip install something"),)
@@ -80,7 +80,7 @@ def test_why_a_detector_is_not_in_force():
 
 
 @pytest.mark.slow
-def test_what_a_process_that_is_gone_has_left_is_to_be_looked_at(url):
+def test_pending_events_of_a_gone_process_are_a_concern(url):
     one, other = calibrated(url), Guard.open(url)
     kept = one.writes.intend(passages(1, 9, "new"))
     (alive,) = other.status().writers
@@ -130,7 +130,7 @@ def test_the_command_says_the_same_as_the_guard(url, ragshield):
 
 
 @pytest.mark.slow
-def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
+def test_command_agrees_with_the_guard_after_recalibration(url, ragshield):
     guard = Guard.open(url, detectors=[CliqueDetector()], fpr=RATE)
     assert ragshield("status", "--database", url)[0] == 1  # not calibrated
     written(guard, passages(150, 1, "early"))
@@ -172,7 +172,7 @@ def test_the_command_changes_nothing_and_needs_no_detector(
 
 
 @pytest.mark.slow
-def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
+def test_exit_codes_distinguish_concerns_from_errors(url, ragshield, tmp_path):
     guard = calibrated(url)
     assert ragshield("status", "--database", url)[0] == 0
     kept = guard.writes.intend(passages(1, 9, "new"))
@@ -201,7 +201,7 @@ def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_crash_of_the_command_does_not_look_like_something_to_look_at(url, ragshield):
+def test_command_crash_exits_as_an_error(url, ragshield):
     calibrated(url).close()
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE ragshield_snapshot_chunks SET data = x'00'")
@@ -229,7 +229,7 @@ def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
 
 
 @pytest.mark.slow
-def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
+def test_shift_is_a_concern(url, ragshield, monkeypatch):
     guard = calibrated(url)
     shift = Shift(detector="clique\x1b", n_entries=100, share=0.9, expected=0.2)
     monkeypatch.setattr("ragshield_core.calibration.arrivals.Arrivals.shifts", lambda _: [shift])

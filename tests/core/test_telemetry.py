@@ -91,7 +91,7 @@ def test_an_ingestion_is_a_span_with_its_findings_and_is_counted(told, quarantin
     assert (duration.count, duration.attributes) == (1, {"ragshield.stage": "ingestion"})
 
 
-def test_a_retrieval_is_one_by_the_conventions(told, quarantine):
+def test_retrieval_span_follows_the_conventions(told, quarantine):
     exporter, reader = told
     exporter.clear()
     batch = Batch.of(ids=["bad"], texts=[HIDDEN], embeddings=[[1.0, 0.0]])
@@ -108,7 +108,7 @@ def test_a_retrieval_is_one_by_the_conventions(told, quarantine):
     assert "retrieval" in stages
 
 
-def test_a_failure_is_the_span_s_and_its_message_is_not(told, quarantine):
+def test_failed_span_does_not_contain_the_error_message(told, quarantine):
     exporter, _ = told
     guard, _ = entering(quarantine)
     exporter.clear()
@@ -120,7 +120,7 @@ def test_a_failure_is_the_span_s_and_its_message_is_not(told, quarantine):
     assert not span.events
 
 
-def test_gauges_tell_the_queue_without_waiting_for_the_guard(told, quarantine):
+def test_gauges_report_the_queue_without_waiting_for_the_guard(told, quarantine):
     _, reader = told
     guard, batch = entering(quarantine)
     gauges = Gauges(guard, store="help desk")
@@ -138,7 +138,7 @@ def test_gauges_tell_the_queue_without_waiting_for_the_guard(told, quarantine):
     assert found["ragshield.reachable"][0].value == 1
 
 
-def test_gauges_tell_how_far_a_process_is_behind_the_others(told, tmp_path):
+def test_gauges_report_how_far_a_process_is_behind(told, tmp_path):
     url = f"sqlite:///{tmp_path}/shared.db"
     one, other = (Guard.open(url, detectors=[LabelCentroidDetector()]) for _ in range(2))
     gauges = Gauges(other)
@@ -154,7 +154,7 @@ def test_gauges_tell_how_far_a_process_is_behind_the_others(told, tmp_path):
     assert behind() == 0
 
 
-def test_no_text_is_told_anywhere(told, quarantine, caplog):
+def test_telemetry_contains_no_text(told, quarantine, caplog):
     exporter, reader = told
     caplog.set_level(logging.DEBUG)
     guard, batch = entering(quarantine)
@@ -186,7 +186,7 @@ except ImportError as error:
 
 
 @pytest.mark.slow
-def test_without_the_package_everything_else_works():
+def test_guard_works_without_the_telemetry_package():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=120
     )

@@ -136,7 +136,7 @@ def two(url, tmp_path, **options):
 
 
 @pytest.mark.slow
-def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
+def test_actions_of_one_tenant_are_invisible_to_another(any_url, tmp_path):
     mine, theirs = two(any_url, tmp_path)
     for life in (["write", "hold"], [*LIFE], [*LIFE]):  # with nothing, something, all of their own
         before = mine.view()
@@ -155,7 +155,7 @@ def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
 
 
 @pytest.mark.slow
-def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
+def test_tenant_has_the_same_state_as_if_alone(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     alone = Tenant(f"sqlite:///{tmp_path}/alone.db", MINE, tmp_path / "alone")
     for step in LIFE.values():
@@ -167,7 +167,7 @@ def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
 
 
 @pytest.mark.slow
-def test_evidence_names_entries_of_ones_own(url, tmp_path):
+def test_evidence_names_only_entries_of_the_tenant(url, tmp_path):
     mine, theirs = (
         Guard.open(url, namespace, detectors=[CliqueDetector()], fpr=RATE)
         for namespace in (MINE, THEIRS)
@@ -208,7 +208,7 @@ def test_a_detector_learns_for_one_tenant(url):
     assert again.screen(passages(1, 2)).admitted.all()
 
 
-def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_path):
+def test_turn_and_pending_writes_block_no_other_tenant(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     theirs.guard.writes.take_turn()
     intent = theirs.guard.writes.intend(scored([0.4], prefix="slow"))
@@ -219,7 +219,7 @@ def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_pat
     assert theirs.guard.writes.known(["slow0"]) == ["slow0"]
 
 
-def test_what_a_crashed_process_of_one_has_left_is_not_recovered_by_the_other(url, tmp_path):
+def test_crashed_writes_are_recovered_only_by_their_tenant(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     crashed(theirs)
     assert mine.keeper.recover() == 0
@@ -253,7 +253,7 @@ ANYBODYS = {
 }
 
 
-def test_every_table_says_whose_its_rows_are():
+def test_every_table_has_a_namespace_column():
     unowned = {table.name for table in TABLES if "namespace" not in table.columns}
     assert unowned == set(COMMON)
     assert len(TABLES) >= 14
@@ -366,7 +366,7 @@ def test_names_that_look_alike_are_tenants_of_their_own(any_url):
         (7, "is a int"),
     ],
 )
-def test_what_is_no_name_is_refused_at_once(url, name, said):
+def test_invalid_namespace_is_refused_at_once(url, name, said):
     for make in (Quarantine, Guard.open):
         with pytest.raises(QuarantineError, match=f"the namespace .*{said}.*1 to 200") as found:
             make(url, namespace=name)
@@ -398,7 +398,7 @@ def test_each_command_that_takes_a_database_takes_a_namespace():
 
 
 @pytest.mark.slow
-def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
+def test_quarantine_commands_are_limited_to_their_tenant(url, tmp_path, ragshield):
     mine, theirs = two(url, tmp_path)
     add(theirs.keeper, scored([5.0, 6.0], prefix="secret"))
     add(theirs.keeper, BAD)
@@ -433,7 +433,7 @@ def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
 
 
 @pytest.mark.slow
-def test_baselines_and_checks_on_the_command_line_are_the_tenants(url, tmp_path, ragshield):
+def test_canary_commands_are_limited_to_their_tenant(url, tmp_path, ragshield):
     Quarantine(url).count()
     (tmp_path / "canaries.yaml").write_text("- refund?\n- shipping?\n")
     (tmp_path / "asked.py").write_text("def ask(query):\n    return [('a', 'in 14 days')]\n")
@@ -454,7 +454,7 @@ def test_baselines_and_checks_on_the_command_line_are_the_tenants(url, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_log_record_of_python_names_nobody_elses_entries(url, tmp_path, caplog):
+def test_log_records_name_no_entries_of_other_tenants(url, tmp_path, caplog):
     mine, theirs = two(url, tmp_path)
     add(theirs.keeper, scored([5.0], prefix="secret"))
     caplog.clear()

@@ -54,7 +54,7 @@ def found():
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_a_recipe_writes_as_many_texts_as_it_says_and_the_same_for_a_seed(attack):
+def test_recipe_is_reproducible_and_writes_its_number_of_texts(attack):
     planted = attack.plant(TARGET, seed=1)
     assert planted == attack.plant(TARGET, seed=1)
     assert len(planted.texts) == attack.size
@@ -162,7 +162,7 @@ def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
 
 
 @pytest.mark.slow
-def test_poison_reaches_its_question_without_a_guard_and_not_with_one(found):
+def test_guard_keeps_poison_from_reaching_its_question(found):
     reached = {each.attack: each for each in found.reached}
     front = reached["PoisonedRAG, question in front"]
     assert (front.before.share, front.after.share) == (1.0, 0.0)
@@ -188,7 +188,7 @@ def test_detectors_that_judged_nothing_are_named(found):
 
 
 @pytest.mark.slow
-def test_what_is_drawn_is_drawn_again_by_the_same_seed_in_other_processes_too(found):
+def test_evaluation_is_reproducible_across_processes(found):
     again = small(workers=2)
     same = replace(again, fit_seconds=found.fit_seconds, milliseconds=found.milliseconds)
     assert same.to_json() == found.to_json()
@@ -276,7 +276,7 @@ def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
     assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_evaluation_that_cannot_be_measured_is_refused():
     texts = [f"text {i} of one document" for i in range(40)]
     with pytest.raises(SourceError, match="too few documents"):
         evaluate(corpus(texts, ["one"] * 40), embed, fpr=0.3)
@@ -301,7 +301,7 @@ def poison_of(sizes):
     return Poison(planted, corpus(), embed, {})
 
 
-def test_a_stream_has_one_poisoned_entry_in_a_hundred_and_a_target_is_in_one_stream():
+def test_streams_have_one_percent_poison_and_separate_targets():
     poison = poison_of([5] * 7)
     found = poison.streams(n_clean=2_000, length=1_000, n_streams=3, seed=0)
     assert [each.targets for each in found] == [(0, 1), (2, 3), (4, 5)]
@@ -362,7 +362,7 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
             Evaluation.read(path)
 
 
-def test_the_page_and_markdown_begin_with_the_verdict_and_what_to_do(found):
+def test_report_begins_with_the_verdict_and_next_steps(found):
     page = html_page(found, ["clones: 0.2"], "wiki.jsonl")
     order = [
         "planted into",
@@ -479,7 +479,7 @@ for (const scheme of ["light", "dark"]) {
 
 
 @pytest.mark.slow
-def test_a_browser_shows_it_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
+def test_page_fits_a_phone_in_light_and_dark_mode(found, tmp_path):
     browser = shutil.which("chromium")
     if browser is None:
         if os.environ.get("CI") == "true":
@@ -515,7 +515,7 @@ def changed(found, name, held):
     return replace(found, recalls=recalls)
 
 
-def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
+def test_main_recall_is_of_the_stream_or_single_text(found):
     assert {(r.attack, r.regime, r.size) for r in found.main_recalls} == {
         (FRONT, "stream", 5),
         ("clones", "stream", 5),
@@ -524,7 +524,7 @@ def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
     }
 
 
-def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
+def test_most_specific_bound_of_an_attack_applies(found):
     low = changed(changed(found, FRONT, Rate(9, 10)), "clones", Rate(5, 10))
     low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
 
@@ -542,7 +542,7 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
         worse("recall.poisoned=.1")
 
 
-def test_upper_bounds_are_of_clean_entries_reached_questions_and_lost_ones(found):
+def test_upper_bounds_limit_clean_reached_and_lost_rates(found):
     rates = {"alone": Rate(1, 10), "stream": Rate(2, 10), "batch": Rate(3, 10)}
     clones = next(each for each in found.reached if each.attack == "clones")
     reached = (replace(clones, after=Rate(1, 10)),)
@@ -570,13 +570,13 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_and_lost_ones(found
         *("fpr.clones=.5", "time=3", "\x1b[31m=1"),
     ],
 )
-def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
+def test_invalid_bound_is_refused_with_the_valid_forms(text):
     with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
         read_bounds([text])
 
 
 @pytest.mark.slow
-def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
+def test_baseline_comparison_names_figures_that_got_worse(found):
     assert worse_than(found, found) == []
     now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))
     reached = tuple(replace(each, after=Rate(50, 50)) for each in found.reached)
@@ -625,7 +625,7 @@ def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(fo
     assert len(notes) == len(found.idle) > 0
 
 
-def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(found):
+def test_missed_and_wrongly_held_entries_match_the_rates(found):
     for r in found.main_recalls:
         missed = [each for each in found.missed if each.attack == r.attack]
         assert len(missed) == r.held.n - r.held.hits
@@ -639,7 +639,7 @@ def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(foun
 
 
 @pytest.mark.slow
-def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
+def test_missed_text_keeps_its_mark_under_another_id(found):
     fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
     again = {each.mark: each.entry_id for each in fewer.missed}
     before = {each.mark: each.entry_id for each in found.missed}
@@ -759,7 +759,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
     ],
 )
 @pytest.mark.usefixtures("own_model")
-def test_errors_end_with_two_and_say_the_way_out(arguments, named, tmp_path, monkeypatch):
+def test_errors_exit_with_two_and_name_the_cause(arguments, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [
         json.dumps({"id": i, "text": f"one of some texts, number {i} " * 5}) for i in range(20)

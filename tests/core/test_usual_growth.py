@@ -82,7 +82,7 @@ def test_a_group_is_rare_and_good_news_is_not():
 
 
 @pytest.mark.slow
-def test_under_growth_the_p_value_keeps_its_word():
+def test_p_value_is_valid_under_growth():
     p = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def test_under_growth_the_p_value_keeps_its_word():
         assert np.mean(told <= level) <= level + 2.5 * np.sqrt(level * (1 - level) / len(told))
 
 
-def test_it_is_the_same_every_time_and_in_any_order():
+def test_p_value_is_deterministic_in_any_order():
     rng = np.random.default_rng(3)
     lists = topics(rng, 20)
     lists[4] = with_group(rng, lists[4], (1, 3))
@@ -110,7 +110,7 @@ def test_it_is_the_same_every_time_and_in_any_order():
 @pytest.mark.parametrize(
     ("what", "lineage", "spread"), [("chunks of one document", "doc", 0.3), ("copies", None, 0.0)]
 )
-def test_what_comes_together_without_intent_is_no_group(what, lineage, spread):
+def test_chunks_and_copies_of_a_document_are_not_a_group(what, lineage, spread):
     rng = np.random.default_rng(1)
     lists = topics(rng, 20)
     lists[0] = with_group(rng, lists[0], (0, 1, 2), spread=spread, lineage=lineage)
@@ -118,7 +118,7 @@ def test_what_comes_together_without_intent_is_no_group(what, lineage, spread):
     assert UsualResemblance(lists, new, K).p_value(0) is None, what
 
 
-def test_without_vectors_or_company_nothing_is_said():
+def test_p_value_is_none_without_vectors_or_company():
     rng = np.random.default_rng(2)
     lists = topics(rng, 20)
     bare = [Passage(id=p.id, text=p.text) for p in lists[0]]

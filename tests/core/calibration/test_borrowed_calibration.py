@@ -37,7 +37,7 @@ def lender(url, database):
 
 
 @pytest.mark.slow
-def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lender):
+def test_small_tenant_finds_groups_with_borrowed_calibration(url, lender):
     small = opened(url, "small", calibration_of="large")
     alone = opened(url, "alone")
     assert small.calibrated
@@ -53,7 +53,7 @@ def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lend
 
 
 @pytest.mark.usefixtures("lender")
-def test_nothing_but_numbers_is_taken_over(url, tmp_path):
+def test_borrowed_calibration_contains_only_numbers(url, tmp_path):
     small = opened(url, "small", calibration_of="large")
     small.save(tmp_path / "saved")
     saved = b"".join(path.read_bytes() for path in (tmp_path / "saved").iterdir())
@@ -68,7 +68,7 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
+def test_borrowed_calibration_is_updated_only_on_request(url, lender):
     small = opened(url, "small", calibration_of="large")
     before = dict(small.calibration.thresholds)
     lender.learn(group(40, 7, "crowd"))
@@ -90,7 +90,7 @@ def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
 
 
 @pytest.mark.slow
-def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
+def test_guard_calibrates_itself_once_it_has_enough_entries(url, lender, tmp_path):
     small = opened(url, "small", calibration_of="large")
     for number in range(10):
         write(small, passages(20, 10 + number, f"n{number}-"))
@@ -111,7 +111,7 @@ def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
 
 @pytest.mark.usefixtures("lender")
 @pytest.mark.slow
-def test_who_can_calibrate_by_itself_on_request_does(url):
+def test_guard_with_enough_entries_calibrates_itself_on_request(url):
     small = opened(url, "small", calibration_of="large")
     seen = []
     for number in range(3):  # what is usual is measured as it grows
@@ -126,7 +126,7 @@ def test_who_can_calibrate_by_itself_on_request_does(url):
         small.calibration.borrow("large")
 
 
-def test_a_fit_on_too_little_leaves_it_in_force(url, lender):
+def test_borrowed_calibration_survives_a_fit_on_few_entries(url, lender):
     small = opened(url, "small", calibration_of="large", fpr=0.01, detectors=[CliqueDetector()])
     small.adopt(passages(30, 2))
     assert small.status().borrowed
@@ -146,13 +146,13 @@ def test_a_fit_on_too_little_leaves_it_in_force(url, lender):
         ({"fpr": 0.0001}, "never justify"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_made(url, options, said):
+def test_incompatible_options_are_refused_and_no_guard_is_created(url, options, said):
     with pytest.raises(CalibrationError, match=said):
         opened(url, "small", calibration_of="large", **options)
     assert not opened(url, "small").calibrated  # there was none yet
 
 
-def test_who_has_no_calibration_lends_none(url):
+def test_uncalibrated_guard_has_nothing_to_lend(url):
     opened(url, "large").learn(passages(50, 1))
     with pytest.raises(CalibrationError, match="is not calibrated"):
         opened(url, "small", calibration_of="large")
@@ -172,7 +172,7 @@ def test_vectors_of_another_model_are_refused(url):
         small.screen(scored([1.0]))
 
 
-def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
+def test_unregistered_detectors_learn_nothing_from_the_lender(url):
     large = opened(url, "large", detectors=[Scripted()])
     large.fit(scored(np.linspace(-1, 1, 100))).calibrate()
     mine = Scripted()
@@ -185,7 +185,7 @@ def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
 
 @pytest.mark.usefixtures("lender")
 @pytest.mark.slow
-def test_it_is_saved_and_loaded(url, tmp_path):
+def test_borrowed_calibration_is_saved_and_loaded(url, tmp_path):
     small = opened(url, "small", calibration_of="large")
     small.learn(passages(120, 2))
     small.save(tmp_path / "saved")

@@ -93,7 +93,7 @@ def near_to(vector, cosine, n, seed, prefix):
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])
 @pytest.mark.slow
-def test_an_entry_is_not_recalled_for_its_imitations(seed):
+def test_imitations_do_not_get_the_original_recalled(seed):
     guard, live = fitted(known=WIDE), {}
     write(guard, wide(passages(90, 400 + seed, "before")), live)
     own = wide(group(1, seed, "own"))
@@ -106,7 +106,7 @@ def test_an_entry_is_not_recalled_for_its_imitations(seed):
     assert not reports[0].admitted.any()  # of the two, the newcomer is the suspect
 
 
-def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
+def test_simultaneous_imitations_do_not_get_the_original_recalled():
     guard, live = fitted(known=WIDE), {}
     own = wide(group(1, 3, "own"))
     write(guard, own, live)
@@ -119,7 +119,7 @@ def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
 @pytest.mark.parametrize("made", [True, False], ids=["of its words", "of other words"])
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.slow
-def test_an_entry_is_not_recalled_for_what_was_made_of_its_words(seed, made):
+def test_entry_is_not_recalled_for_texts_reusing_its_words(seed, made):
     # By their vectors these are a group like any other; by their words, imitations of the first.
     guard, live = fitted(known=WIDE), {}
     found = wide(group(5, seed, "own"))
@@ -140,7 +140,7 @@ def test_an_entry_is_not_recalled_for_what_was_made_of_its_words(seed, made):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
-def test_a_group_around_a_hidden_centre_ends_up_out_of_the_store_one_by_one(seed):
+def test_trickling_group_around_a_hidden_centre_leaves_the_store(seed):
     guard, live = fitted(), {}
     rng = np.random.default_rng(seed)
     poison = near_to(CENTRES[seed] + UNIT * rng.normal(size=PASSAGE_DIM), 0.97, 5, seed, "bad")
@@ -172,7 +172,7 @@ def beside(n_members=2, factor=5.0, distance=0.06):
 
 
 @pytest.mark.slow
-def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeypatch):
+def test_held_group_does_not_affect_entries_beside_it(monkeypatch):
     held, member, aside = beside()
     without, having = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
     having.remember_held(held)
@@ -184,7 +184,7 @@ def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeyp
     assert having.score(member.take([0])) == pytest.approx(inside)
 
 
-def test_an_entry_beside_a_group_of_its_batch_is_judged_as_if_that_was_not_there():
+def test_group_in_a_batch_does_not_affect_others():
     poison, member, aside = beside(n_members=3)
     detector = CliqueDetector().fit(KNOWN)
     alone = detector.score(aside)
@@ -194,7 +194,7 @@ def test_an_entry_beside_a_group_of_its_batch_is_judged_as_if_that_was_not_there
     assert detector.score(join(poison, member))[-1] > detector.score(member) + 2.0
 
 
-def test_a_group_does_not_hide_behind_what_leans_on_it():
+def test_group_cannot_hide_among_good_entries_on_its_topic():
     # Good entries on the topic, near to each other because each is near to the same thing.
     poison, _, aside = beside()
     towards = aside.embeddings[0]
@@ -269,7 +269,7 @@ def test_a_large_first_batch_is_judged_by_itself():
 
 @pytest.mark.parametrize("seed", [0, *slowly(1, 2)])
 @pytest.mark.slow
-def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
+def test_held_poison_in_the_sample_does_not_become_clean(seed):
     guard, live = guard_at(rate=0.02), {}
     early = join(MANY.take(range(480)), *(group(4, 20 + 5 * seed + i) for i in range(5)))
     order = np.random.default_rng(seed).permutation(len(early))
@@ -285,7 +285,7 @@ def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
 
 
 @pytest.mark.slow
-def test_a_sample_that_somebody_has_vouched_for_is_not_renewed():
+def test_vetted_sample_is_not_renewed():
     guard = guard_at()
     guard.learn(MANY.take(range(240)))
     guard.calibrate(passages(300, 9, "vetted"))
@@ -294,7 +294,7 @@ def test_a_sample_that_somebody_has_vouched_for_is_not_renewed():
     assert (guard.status().n_sample, guard.status().vetted) == (300, True)
 
 
-def test_what_comes_and_goes_while_collecting_leaves_nothing_behind(tmp_path):
+def test_entries_forgotten_while_collecting_leave_no_state(tmp_path):
     guard = guard_at(LabelCentroidDetector())
     labelled = replace(KNOWN, labels=("a", "b") * 300)
     n_bytes = []
@@ -461,7 +461,7 @@ def count(arrivals, scores, source=None):
         arrivals.count(Counted.of(report), {"d": THRESHOLD}, CLEAN)
 
 
-def test_many_poisoned_entries_among_usual_ones_are_no_shift():
+def test_many_poisoned_entries_are_not_reported_as_a_shift():
     rng, arrivals = np.random.default_rng(2), Arrivals()
     scores = rng.normal(size=2_000)
     scores[rng.random(2_000) < 0.2] = 9.0
@@ -473,7 +473,7 @@ def test_many_poisoned_entries_among_usual_ones_are_no_shift():
 @pytest.mark.parametrize("scope", [Scope.ENTRY, Scope.BATCH])
 @pytest.mark.parametrize("size", [50, 600])
 @pytest.mark.slow
-def test_whatever_comes_raises_no_threshold(scope, size):
+def test_arrivals_never_raise_a_threshold(scope, size):
     detector = Scripted()
     detector.traits = Traits(scope=scope)
     rng = np.random.default_rng(9)
@@ -521,7 +521,7 @@ def test_a_planted_phrase_in_every_tenth_entry_does_not_switch_its_detector_off(
         assert report.skipped == ()
 
 
-def test_what_was_spent_is_counted_by_detector_and_source():
+def test_held_and_recalled_entries_count_by_detector_and_source():
     arrivals = Arrivals()
     count(arrivals, [9.0, 0.0, 0.0, 0.0], "feed")
     count(arrivals, [np.nan, 0.0], None)
@@ -535,7 +535,7 @@ def test_what_was_spent_is_counted_by_detector_and_source():
     assert (feed.judged, feed.held, feed.recalled) == (4, 1, 1)
 
 
-def test_arrivals_unlike_the_clean_sample_as_a_whole_are_named():
+def test_shift_of_arrivals_from_the_clean_sample_is_reported():
     rng, arrivals = np.random.default_rng(3), Arrivals()
     count(arrivals, rng.normal(size=2 * WINDOW), "feed")
     assert arrivals.shifts() == []
@@ -577,7 +577,7 @@ def of_lineages(lineages):
     return entries(texts, embeddings=vectors, labels=["ham"] * n, lineages=lineages)
 
 
-def test_no_lineage_makes_up_much_of_a_sample():
+def test_no_lineage_dominates_a_sample():
     lineages = ["big"] * 1_000 + [None] * 500 + [f"small{i}" for i in range(500)]
     rows = drawn_rows(lineages, 0.1, 1).tolist()
     assert len(rows) == 400
@@ -587,7 +587,7 @@ def test_no_lineage_makes_up_much_of_a_sample():
     assert drawn_rows(lineages, 0.01, 1).tolist() == list(range(2_000))
 
 
-def test_what_is_held_of_a_sample_goes_on_counting_and_what_left_does_not():
+def test_sample_keeps_held_entries_and_drops_removed_ones():
     sample = CleanSample.of(of_lineages([None] * 6), vetted=False)
     held = sample.after_holding({"e1", "e4", "unknown"})
     assert (held.inside.ids, held.outside.ids) == (("e0", "e2", "e3", "e5"), ("e1", "e4"))
@@ -617,7 +617,7 @@ def test_a_sample_comes_back_from_its_state(with_vectors):
         np.testing.assert_allclose(theirs.embeddings, ours.embeddings, atol=1e-6)
 
 
-def test_doubtful_entries_count_as_clean_up_to_half_of_the_rate():
+def test_doubtful_entries_use_up_at_most_half_the_rate():
     clean = {"d": np.arange(999.0)}
 
     def n_beyond(n_doubtful):
@@ -667,7 +667,7 @@ def phrases():
 
 
 @pytest.mark.slow
-def test_entries_about_one_thing_may_share_its_name(phrases):
+def test_entries_on_one_topic_may_share_its_name(phrases):
     rows = list(range(0, 100, 10))
     batch = holding(passages(100, 2, "new"), rows)
     threshold = phrases.default_threshold
@@ -679,7 +679,7 @@ def test_entries_about_one_thing_may_share_its_name(phrases):
 
 
 @pytest.mark.slow
-def test_of_copies_that_trickle_in_the_oldest_stays():
+def test_oldest_of_the_trickling_copies_stays():
     guard, live = fitted(), {}
     flood = clones_of(group(1, 6)[0], 6)
     for one in parts(flood):
@@ -687,7 +687,7 @@ def test_of_copies_that_trickle_in_the_oldest_stays():
     assert set(live) == {flood.ids[0]}
 
 
-def test_more_sources_than_are_remembered_are_counted_and_forgotten():
+def test_remembered_sources_are_bounded_but_all_are_counted():
     arrivals, calibration = Arrivals(), Calibration.of(np.arange(100.0))
     for start in range(0, 3000, 500):
         batch = passages(500, start, f"s{start}-")
@@ -698,7 +698,7 @@ def test_more_sources_than_are_remembered_are_counted_and_forgotten():
     assert len(arrivals.sources) <= 2000
 
 
-def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
+def test_recall_rate_may_only_be_stricter():
     guard = guard_of(CliqueDetector(), quarantine_at=0.05, recall_at=0.01).fit(KNOWN).calibrate()
     thresholds = guard.state.calibrator.thresholds["clique"]
     assert thresholds.recall > thresholds.quarantine
@@ -708,7 +708,7 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
 
 
 @pytest.mark.slow
-def test_what_was_doubted_and_what_the_sample_has_spent_are_saved(tmp_path):
+def test_doubtful_entries_and_the_spent_sample_are_saved(tmp_path):
     guard = guard_at(rate=0.02).adopt(join(KNOWN, *(group(5, seed) for seed in range(3))))
     assert guard.state.calibrator.calibration.n_doubtful > 0
     for number in range(4):
@@ -728,9 +728,7 @@ def test_what_was_doubted_and_what_the_sample_has_spent_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("recall_at", "most"), [(None, 3), (0.002, 1)])
-def test_over_all_calibrations_no_more_of_the_sample_is_beyond_the_recall_threshold(
-    recall_at, most
-):
+def test_recalls_stay_within_the_rate_over_all_calibrations(recall_at, most):
     policy = Policy(quarantine_at=0.01, recall_at=recall_at)
     rng, ever = np.random.default_rng(0), np.zeros(1_000, dtype=np.bool_)
     lasting = rng.normal(size=1_000)
@@ -753,7 +751,7 @@ def test_over_all_calibrations_no_more_of_the_sample_is_beyond_the_recall_thresh
 @pytest.mark.parametrize(
     ("share", "counts"), [(0.002, True), (0.004, False), (0.04, False), (0.06, True)]
 )
-def test_orders_in_a_store_that_is_adopted_become_usual_only_where_it_is_about_them(share, counts):
+def test_adopted_orders_are_usual_only_in_stores_about_them(share, counts):
     store = ferries(range(1_000), ordering=range(int(share * 1_000)))
     new = replace(store.take([0]), ids=("new",))
     guard = guard_at(InstructionDetector(), rate=0.02).adopt(store)
@@ -773,7 +771,7 @@ def ferries(rows, prefix="e", ordering=()):
 
 
 @pytest.mark.slow
-def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
+def test_recalled_orders_do_not_become_usual():
     guard = guard_at(InstructionDetector(), rate=0.01)
     store = ferries(range(2_020), ordering=range(1_980, 2_020))
     before = guard.adopt(store).calibration.thresholds
@@ -816,7 +814,7 @@ class Stricter(Rules):
         return judged_scores(self, fitted) + 3.0
 
 
-def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score():
+def test_stateless_detector_may_score_fitted_entries_itself():
     store = scored(np.arange(400) / 400)
     by_rules = guard_at(Rules()).fit(store).calibrate().calibration.thresholds["scripted"]
     assert by_rules == pytest.approx(0.95, abs=0.02)
@@ -829,7 +827,7 @@ def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score(
 
 
 @pytest.mark.slow
-def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
+def test_adopting_guard_doubts_and_watches_scan_findings():
     poison = group(5, 3)
     store = join(KNOWN, poison)
     report = scan(store, [CliqueDetector()])
@@ -861,9 +859,7 @@ def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
 
 
 @pytest.mark.slow
-def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_write(
-    monkeypatch, caplog
-):
+def test_unreadable_quarantine_postpones_calibration_but_no_write(monkeypatch, caplog):
     guard = fitted(rate=0.05)
     with monkeypatch.context() as patch:
         patch.setattr(guard.quarantine, "confirmed_ids", lambda: 1 / 0)
@@ -876,7 +872,7 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
 
 
 @pytest.mark.slow
-def test_a_calibration_asks_what_was_confirmed_of_the_store_that_the_guard_is_of(monkeypatch):
+def test_calibration_asks_for_confirmed_entries_of_its_own_store(monkeypatch):
     guard, asked = fitted(rate=0.05), []
     guard.quarantine = guard.quarantine.for_store("wiki")
     monkeypatch.setattr(guard.quarantine, "confirmed_ids", lambda: asked.append("wiki") or [])
@@ -901,7 +897,7 @@ class CountingInstructions(InstructionDetector):
 
 
 @pytest.mark.slow
-def test_scores_that_never_change_are_taken_once_and_kept_where_the_guard_is(tmp_path):
+def test_constant_scores_are_computed_once_and_saved(tmp_path):
     guard = guard_at(CountingInstructions(), CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
     guard.save(tmp_path, detectors=guard.detectors)
     again = loaded(tmp_path, detectors=[CountingInstructions])

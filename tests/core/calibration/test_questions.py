@@ -61,7 +61,7 @@ def odd(guard, source="odd", n=60, n_held=20, prefix=None):
 # When it is asked
 
 
-def test_a_source_of_which_far_too_much_is_held_is_asked_about(guard):
+def test_source_with_too_many_held_entries_raises_a_question(guard):
     odd(guard)
     write(guard, arrivals(usual(200, 1), "fine", "fine-"))
     (question,) = guard.sources.questions()
@@ -83,7 +83,7 @@ def test_a_source_of_which_far_too_much_is_held_is_asked_about(guard):
 
 
 @pytest.mark.parametrize(("n", "n_held"), [(500, 5), (500, 15), (60, 4), (4, 4), (200, 0)])
-def test_a_normal_rate_and_a_few_entries_are_no_question(guard, n, n_held):
+def test_normal_rate_or_few_entries_raise_no_question(guard, n, n_held):
     odd(guard, n=n, n_held=n_held)
     assert guard.sources.questions() == ()
 
@@ -99,7 +99,7 @@ def test_the_size_of_batches_does_not_matter(guard, size):
     assert (question.n_entries, question.n_held) == (60, 15)
 
 
-def test_entries_without_a_source_are_one(guard):
+def test_entries_without_a_source_count_as_one_source(guard):
     odd(guard, None)
     (question,) = guard.sources.questions()
     assert question.source is None
@@ -108,7 +108,7 @@ def test_entries_without_a_source_are_one(guard):
     assert guard.sources.questions() == ()
 
 
-def test_what_is_recalled_counts_as_well(guard):
+def test_recalled_entries_count_towards_a_question(guard):
     batch = arrivals(usual(40, 3), "odd", "odd-")
     report = write(guard, batch)
     gone = batch.take(range(12))
@@ -123,7 +123,7 @@ def test_what_is_recalled_counts_as_well(guard):
 
 
 @pytest.mark.slow
-def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_left_out(guard):
+def test_excess_rate_is_a_concern_that_excludes_questioned_sources(guard):
     odd(guard, n=60, n_held=20)
     write(guard, arrivals(usual(400, 4), "fine", "fine-"))
     assert len(guard.status().concerns()) == 1  # the question
@@ -142,7 +142,7 @@ def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_lef
 # Adopting
 
 
-def test_who_adopts_a_source_frees_all_but_the_accepted_share(guard):
+def test_adopting_a_source_frees_all_but_the_accepted_share(guard):
     odd(guard, n=400, n_held=100)
     others = guard.calibration.thresholds
     freed = guard.sources.adopt("odd", by="anna")
@@ -180,7 +180,7 @@ def test_adopting_never_lowers_a_threshold(scores):
     assert (guard.screen(probe).admitted >= admitted).all()
 
 
-def test_several_detectors_share_what_is_accepted():
+def test_detectors_share_the_accepted_rate_of_an_adopted_source():
     class Length(Scripted):
         kind = "length"
 
@@ -213,7 +213,7 @@ def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_onl
     assert guard.judge.accused(elsewhere, found)[0].ids == ("new-0", "new-1")
 
 
-def test_who_adopts_a_source_frees_no_orders():
+def test_adopting_a_source_frees_no_orders():
     class Orders(Scripted, StatelessDetector):
         name = "orders"
 
@@ -223,7 +223,7 @@ def test_who_adopts_a_source_frees_no_orders():
     assert guard.quarantine.count() == 100
 
 
-def test_a_source_of_which_nothing_waits_cannot_be_adopted(guard):
+def test_source_without_waiting_entries_cannot_be_adopted(guard):
     write(guard, arrivals(usual(60, 1), "fine", "fine-"))
     for source in ("fine", "never seen", None, HOSTILE):
         with pytest.raises(ValueError, match="nothing of the source") as error:
@@ -253,7 +253,7 @@ def test_thresholds_of_a_source_and_questions_are_saved(guard, tmp_path):
 # Holding on
 
 
-def test_who_keeps_holding_is_asked_again_after_twice_as_many(guard):
+def test_question_returns_after_twice_as_many_held_entries(guard):
     odd(guard, n=40, n_held=20)
     before = guard.calibration.thresholds
     guard.sources.keep_holding("odd", by="anna")
@@ -272,7 +272,7 @@ def test_who_keeps_holding_is_asked_again_after_twice_as_many(guard):
 # What becomes of it meanwhile
 
 
-def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
+def test_suspects_of_a_questioned_source_may_be_flagged():
     guard = calibrated(on_shift="flag")
     first = odd(guard)
     assert len(first.quarantined) == 20
@@ -286,7 +286,7 @@ def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
     assert held.decisions[0].verdict is Verdict.QUARANTINE
 
 
-def test_what_needs_no_comparison_is_held_all_the_same():
+def test_stateless_detector_still_holds_entries_of_a_questioned_source():
     class Fixed(Scripted, StatelessDetector):
         kind = "fixed"
 
@@ -296,7 +296,7 @@ def test_what_needs_no_comparison_is_held_all_the_same():
     assert report.decisions[0].verdict is Verdict.QUARANTINE
 
 
-def test_or_they_are_refused():
+def test_suspects_of_a_questioned_source_may_be_refused():
     guard = calibrated(on_shift="raise")
     odd(guard)
     n_held = guard.quarantine.count()
@@ -362,7 +362,7 @@ def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield
 # Told, and escaped
 
 
-def test_a_question_is_told_of_once(guard, caplog):
+def test_each_question_is_notified_once(guard, caplog):
     heard = []
     notifier = Notifier([heard.append], group=None)
     guard.notify(notifier)

@@ -33,7 +33,7 @@ def score(guard, batch):
 
 
 @pytest.mark.slow
-def test_the_companions_of_a_confirmed_entry_are_suspicious_whoever_accused_it():
+def test_companions_of_a_confirmed_entry_become_suspicious():
     guard = held_by_hand(calibrated(), FIRST)
     before = score(guard, THEN.take([0]))
     assert write(held_by_hand(calibrated(), FIRST), THEN.take([0])).admitted.all()
@@ -56,7 +56,7 @@ def test_a_phrase_that_another_detector_found_is_known_once_it_is_confirmed():
 
 
 @pytest.mark.slow
-def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
+def test_detector_learns_each_confirmation_once_and_after_reopening_again():
     guard = held_by_hand(calibrated(), BAD)
     (clique,) = guard.detectors
     with patch.object(clique, "remember_held", wraps=clique.remember_held) as hold:
@@ -75,7 +75,7 @@ def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
 
 
 @pytest.mark.slow
-def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
+def test_saved_guard_remembers_confirmed_entries(tmp_path):
     guard = held_by_hand(calibrated(), FIRST)
     guard.quarantine.confirm(FIRST.ids, **BY)
     scores = score(guard, THEN.take([0]))
@@ -88,7 +88,7 @@ def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_fitted_again_is_told_again():
+def test_refitted_guard_relearns_confirmed_entries():
     guard = held_by_hand(calibrated(), FIRST)
     guard.quarantine.confirm(FIRST.ids, **BY)
     scores = score(guard, THEN.take([0]))
@@ -97,7 +97,7 @@ def test_a_guard_that_is_fitted_again_is_told_again():
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_guard_hear_of_it_alike(url):
+def test_confirmation_reaches_every_process_of_a_guard(url):
     one, other = (Guard.open(url, detectors=[CliqueDetector()], fpr=RATE) for _ in range(2))
     one.fit(KNOWN).calibrate()
     held_by_hand(one, FIRST)

@@ -44,7 +44,7 @@ def verdicts(report):
 # Rules and calibration
 
 
-def test_uncalibrated_the_published_rule_decides():
+def test_uncalibrated_guard_uses_the_published_rule():
     guard = by_label().fit(KNOWN)
     report = guard.screen(MIXED)
     assert not guard.calibrated
@@ -63,7 +63,7 @@ def test_a_score_of_exactly_zero_is_not_suspicious():
     assert verdicts(report) == ["admit"]
 
 
-def test_calibrated_the_accepted_rate_decides_and_p_values_are_given():
+def test_calibrated_guard_uses_the_accepted_rate_with_p_values():
     known, new = gaussian(600, 1), gaussian(2000, 2)
     rule = by_label().fit(known)
     strict = by_label().fit(known).calibrate(gaussian(600, 3), fpr=0.01)
@@ -93,7 +93,7 @@ def test_the_realised_rate_on_fresh_clean_entries_keeps_the_budget(held_out, fpr
 
 
 @pytest.mark.parametrize(("fpr", "n_detectors"), [(0.01, 1), (0.05, 1), (0.05, 2), (0.03, 3)])
-def test_a_refused_sample_is_told_the_size_that_is_then_accepted(fpr, n_detectors):
+def test_refusal_names_the_smallest_accepted_sample_size(fpr, n_detectors):
     guard = guard_of(*(Scripted(f"d{i}") for i in range(n_detectors))).fit(scored([0.0] * 3))
     before = guard.policy
     with pytest.raises(CalibrationError) as refused:
@@ -107,7 +107,7 @@ def test_a_refused_sample_is_told_the_size_that_is_then_accepted(fpr, n_detector
     assert guard.calibrate(scored([0.1] * needed), fpr=fpr).calibrated
 
 
-def test_too_few_for_the_rate_may_be_calibrated_at_the_smallest_that_they_justify(caplog):
+def test_small_sample_may_be_calibrated_at_a_higher_rate(caplog):
     guard = guard_of(Scripted()).fit(scored([0.0]))
     clean = scored([0.1] * 39)
     with pytest.raises(CalibrationError):
@@ -177,7 +177,7 @@ def test_an_empty_batch_gives_an_empty_report():
     assert guard.writes.known(KNOWN.ids) == []
 
 
-def test_another_dimension_is_refused_by_name_everywhere():
+def test_vectors_of_another_dimension_are_refused_by_name():
     guard = by_label().fit(KNOWN)
     other = Batch.of(ids=["odd"], texts=[""], embeddings=[[1.0, 0.0]], labels=["billing"])
     for call in (guard.screen, guard.learn, guard.calibrate):
@@ -205,7 +205,7 @@ def test_the_report_says_what_was_skipped_and_what_was_not_judged():
 
 @pytest.mark.parametrize("verdict", list(Verdict))
 @pytest.mark.parametrize("labels", [[None], ["unknown"]], ids=["no label", "unknown label"])
-def test_the_policy_says_what_becomes_of_what_nobody_could_judge(verdict, labels):
+def test_policy_decides_the_verdict_on_unjudged_entries(verdict, labels):
     guard = by_label(unjudged=verdict).fit(KNOWN)
     report = guard.screen(topical("billing", 1, prefix="new", labels=labels))
     assert report.decisions[0].verdict is verdict
@@ -227,7 +227,7 @@ def test_flags_stand_between_admission_and_quarantine():
 # Holding
 
 
-def test_holding_keeps_the_suspects_only_and_says_who():
+def test_hold_keeps_only_suspects_and_records_the_actor():
     guard = by_label().fit(KNOWN)
     report = guard.hold(guard.screen(MIXED), by="nightly import")
     held = guard.quarantine.list()
@@ -332,7 +332,7 @@ class CrashesOn(LabelCentroidDetector):
 
 
 @pytest.mark.parametrize("n_odd", [1, 3])
-def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
+def test_detector_crash_affects_only_the_failing_entries(n_odd, caplog):
     guard = guard_of(CrashesOn()).fit(KNOWN)
     batch = join(CLEAN, FLIPPED, knowledge_base(30, prefix="more"))
     odd = [5, 40, 71][:n_odd]
@@ -347,7 +347,7 @@ def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
 
 
 @pytest.mark.parametrize("fail_open", [False, True])
-def test_a_score_stands_where_only_its_explanation_fails(fail_open, caplog):
+def test_score_survives_a_failing_explanation(fail_open, caplog):
     guard = guard_of(Crashing("explain"), fail_open=fail_open).fit(KNOWN)
     texts = [HOSTILE, "nothing to see"]
     report = guard.screen(entries(texts, embeddings=KNOWN.vectors[:2]))
@@ -372,7 +372,7 @@ def test_calibration_without_a_fit_says_so():
 # Decisions of people
 
 
-def test_what_was_confirmed_as_poisoned_stays_out_even_if_no_detector_objects():
+def test_confirmed_poison_stays_out_even_if_no_detector_objects():
     guard = guard_of(Scripted())
     poison = scored([-1.0], prefix="poison")
     guard.quarantine.hold(poison)
@@ -387,7 +387,7 @@ def test_what_was_confirmed_as_poisoned_stays_out_even_if_no_detector_objects():
 # Learning
 
 
-def test_admit_learns_what_was_kept_and_nothing_else():
+def test_admit_learns_only_admitted_entries():
     guard = by_label().fit(KNOWN)
     guard.admit(guard.screen(MIXED))
     expected = LabelCentroidDetector().fit(join(KNOWN, CLEAN))
@@ -467,7 +467,7 @@ def test_the_policy_decides(policy, findings, unjudged, judged, verdict):
 
 
 @pytest.mark.slow
-def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
+def test_guard_forgets_entries_rewritten_by_another_process():
     # Another worker replaced the first documents; this guard is told when they are deleted.
     detectors, _ = built_in_detectors()
     guard = guard_of(*detectors).fit(KNOWN)
@@ -483,7 +483,7 @@ def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
     assert not guard.screen(CLEAN).quarantined
 
 
-def test_what_is_not_guarded_is_said(caplog):
+def test_entries_judged_by_no_detector_are_reported(caplog):
     guard = by_label().fit(KNOWN)
     unlabelled = Batch.of(ids=["odd"], texts=["?"], embeddings=CLEAN.embeddings[:1])
     for _ in range(2):

@@ -41,7 +41,7 @@ def test_a_detector_that_is_not_registered_is_refused_by_save_unless_it_is_promi
     assert mine.learned == len(KNOWN)
 
 
-def test_a_detector_that_belongs_to_no_saved_one_is_refused(tmp_path):
+def test_detector_without_a_saved_counterpart_is_refused(tmp_path):
     guard_of(LabelCentroidDetector(min_entries=3)).fit(KNOWN).save(tmp_path)
     for other in (Scripted(), LabelCentroidDetector(min_entries=4)):
         with pytest.raises(StateError, match=f"one of kind '{other.name}'"):
@@ -50,7 +50,7 @@ def test_a_detector_that_belongs_to_no_saved_one_is_refused(tmp_path):
         loaded(tmp_path, detectors=["label_centroid"])
 
 
-def test_a_subclass_is_not_loaded_as_what_it_was_made_from(tmp_path):
+def test_subclass_is_not_loaded_as_its_base_class(tmp_path):
     class Mine(LabelCentroidDetector):
         pass
 
@@ -108,7 +108,7 @@ def test_a_held_entry_shows_itself_without_text_and_vector():
     assert len(shown) < 150
 
 
-def test_what_cannot_be_calibrated_or_fitted_leaves_the_guard_as_it_was(tmp_path):
+def test_failed_fit_or_calibration_leaves_the_guard_unchanged(tmp_path):
     guard = guard_of(LabelCentroidDetector(min_entries=3)).fit(KNOWN).calibrate(fpr=0.1)
     before = saved(guard, tmp_path / "before")
     with pytest.raises(CalibrationError, match="pass at least"):

@@ -89,14 +89,14 @@ def test_a_detector_left_out_and_the_rate_taken_survive_the_disk(tmp_path):
     ]
 
 
-def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):
+def test_loaded_guard_can_be_calibrated_on_fitted_entries(tmp_path):
     guard = two_levels().fit(KNOWN)
     guard.save(tmp_path)
     again = loaded(tmp_path).calibrate(fpr=0.1)
     assert again.screen(NEW).decisions == guard.calibrate(fpr=0.1).screen(NEW).decisions
 
 
-def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
+def test_large_fit_is_calibrated_on_a_sample(monkeypatch):
     known, scored = knowledge_base(80), []
     take = calibrator.Calibrator._held_out_scores
     monkeypatch.setattr(
@@ -113,7 +113,7 @@ def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
     assert {len(one) for one in guard.state.calibrator.calibration.scores.values()} == {50}
 
 
-def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
+def test_held_out_scores_are_in_memory_once(tmp_path):
     two_levels().fit(KNOWN).calibrate(fpr=0.1).save(tmp_path)
     read = loaded(tmp_path).state.calibrator
     assert read.held_out
@@ -267,7 +267,7 @@ def test_a_manifest_that_fits_its_checksum_but_makes_no_sense_is_refused(folder,
     [b"", b"not json", b"[]", b"7", b'"x"', b"\xff\xfe", b"\x80\x04K\x01.", b"[" * 200_000],
     ids=["empty", "words", "list", "number", "string", "no utf-8", "pickle", "deep"],
 )
-def test_a_manifest_that_is_none_is_refused(folder, data):
+def test_invalid_manifest_is_refused(folder, data):
     (folder / MANIFEST).write_bytes(data)
     with pytest.raises(StateError, match=re.escape(str(folder))):
         loaded(folder)

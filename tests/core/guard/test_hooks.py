@@ -42,14 +42,14 @@ def test_a_tool_of_another_package_hears_of_every_screening(no_tools):
     assert heard == [("ingestion", 3)]
 
 
-def test_a_webhook_that_nobody_tells_is_an_error(no_tools, tmp_path):  # noqa: ARG001
+def test_webhook_without_a_tool_is_an_error(no_tools, tmp_path):  # noqa: ARG001
     file = tmp_path / "ragshield.toml"
     file.write_text('database = "sqlite://"\nwebhook = "https://hooks.example/x"\n')
     with pytest.raises(ConfigurationError, match=r"no tool answers webhook.*pip install"):
         Guard.from_config(file)
 
 
-def test_a_scan_that_nobody_makes_is_an_error(no_tools):  # noqa: ARG001
+def test_scan_without_a_tool_is_an_error(no_tools):  # noqa: ARG001
     guard = guard_of(Scripted())
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     store.add_texts(["billing 1"])

@@ -133,7 +133,7 @@ def test_a_report_as_a_frame_has_one_row_per_entry():
         ("", ""),
     ],
 )
-def test_printable_keeps_what_can_be_read_and_spells_out_the_rest(text, shown):
+def test_printable_keeps_readable_characters_and_escapes_the_rest(text, shown):
     assert printable(text) == shown
 
 

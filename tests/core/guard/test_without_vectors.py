@@ -37,7 +37,7 @@ def test_detectors_that_need_vectors_are_skipped_by_name_and_others_judge(guard)
     assert [decision.entry_id for decision in report.quarantined] == ["s1"]
 
 
-def test_held_with_and_without_vectors_are_released_together_in_batches_of_their_own(guard):
+def test_release_puts_entries_without_vectors_in_their_own_batch(guard):
     flipped = replace(KNOWN.take([0]), ids=("wrong",), labels=("shipping",))
     guard.hold(guard.screen(bare([0.5])))
     guard.hold(guard.screen(flipped))
@@ -45,14 +45,14 @@ def test_held_with_and_without_vectors_are_released_together_in_batches_of_their
     assert [(batch.ids, batch.dim) for batch in given] == [(("wrong",), 12), (("s0",), 0)]
 
 
-def test_they_cannot_be_learned_by_detectors_that_need_vectors(guard):
+def test_detectors_that_need_vectors_cannot_learn_without_them(guard):
     with pytest.raises(InvalidBatchError, match=r"'s0' has no vector.*label_centroid"):
         guard.learn(bare([0.1]))
     with pytest.raises(InvalidBatchError, match="no vector"):
         guard.fit(bare([0.1]))
 
 
-def test_a_guard_that_looks_at_text_only_needs_none():
+def test_text_only_guard_needs_no_vectors():
     guard = guard_of(Scripted())
     guard.fit(bare([-0.01 * i for i in range(200)], "k")).calibrate(fpr=0.05)
     report = guard.hold(guard.screen(bare([-5.0, 5.0])))

@@ -96,7 +96,7 @@ def test_probabilities_are_those_of_the_model(folder, classifier):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
-def test_neither_order_nor_batches_make_a_difference(folder, classifier, batch_size):
+def test_probabilities_do_not_depend_on_order_or_batch_size(folder, classifier, batch_size):
     one_by_one = [classifier([text])[0] for text in TEXTS]
     other = of(folder, batch_size=batch_size)
     np.testing.assert_allclose(other(TEXTS), one_by_one, atol=1e-6)
@@ -116,7 +116,7 @@ def test_a_long_text_has_the_highest_probability_of_its_windows(classifier):
     assert classifier([" ".join(words), CALM])[0] == pytest.approx(max(each), abs=1e-6)
 
 
-def test_words_of_a_text_are_no_special_tokens(classifier):
+def test_words_of_a_text_are_not_special_tokens(classifier):
     seen = []
     listener = classifier._model.register_forward_pre_hook(
         lambda _model, _args, given: seen.extend(given["input_ids"].tolist()), with_kwargs=True
@@ -130,7 +130,7 @@ def test_words_of_a_text_are_no_special_tokens(classifier):
     ]
 
 
-def test_a_batch_of_nothing_is_refused(folder):
+def test_zero_batch_size_is_refused(folder):
     with pytest.raises(ValueError, match="batch_size is 0"):
         of(folder, batch_size=0)
 
@@ -179,7 +179,7 @@ def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(tmp_path):
     assert of(tmp_path)([CALM]) == pytest.approx([expected], abs=1e-6)
 
 
-def test_one_label_has_a_sigmoid_and_a_regression_is_refused(tmp_path):
+def test_single_label_uses_a_sigmoid_and_regression_is_refused(tmp_path):
     saved_model(tmp_path / "one", {0: "injection"})
     expected = plain(tmp_path / "one", CALM)[0].sigmoid().item()
     assert of(tmp_path / "one")([CALM]) == pytest.approx([expected], abs=1e-6)
@@ -210,14 +210,14 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
         of(tmp_path)
 
 
-def test_it_is_in_evaluation_mode_and_in_float32(tmp_path):
+def test_model_runs_in_evaluation_mode_and_float32(tmp_path):
     saved_model(tmp_path, classifier_dropout=0.9, dtype="float16")
     classifier = of(tmp_path)
     assert classifier([CALM] * 3) == pytest.approx([classifier([CALM])[0]] * 3, abs=1e-6)
     assert {str(one.dtype) for one in classifier._model.parameters()} == {"torch.float32"}
 
 
-def test_threads_may_ask_it_at_once(classifier):
+def test_classifier_can_be_shared_by_threads(classifier):
     expected = classifier(TEXTS)
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: classifier(TEXTS), range(4)):
@@ -225,7 +225,7 @@ def test_threads_may_ask_it_at_once(classifier):
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
-def test_without_the_extra_it_says_what_to_install(monkeypatch, missing):
+def test_missing_extra_error_says_what_to_install(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=r"pip install 'ragshield\[classifier\]'"):
         SequenceClassifier("anything")
@@ -238,7 +238,7 @@ def detector_of(classifier):
     return InstructionDetector(classifier=classifier, classify="all")
 
 
-def test_the_detector_asks_it(classifier):
+def test_detector_uses_the_classifier(classifier):
     texts = ["The page. Obey the fish.", "obey . " * 30]
     batch = entries(texts)
     scores = detector_of(classifier).score(batch)
@@ -252,7 +252,7 @@ def guard_with(classifier):
     return guard_of(detector_of(classifier)).fit(knowledge_base(30))
 
 
-def test_a_guard_is_saved_and_loaded_with_it(tmp_path, folder, classifier):
+def test_guard_with_a_classifier_is_saved_and_loaded(tmp_path, folder, classifier):
     guard = guard_with(classifier)
     guard.save(tmp_path, detectors=guard.detectors)
     again = loaded(

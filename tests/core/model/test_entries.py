@@ -87,7 +87,7 @@ def test_errors_are_value_errors_and_of_ragshield():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 2.0])
 @pytest.mark.parametrize("column", ["embeddings", "vectors"])
-def test_the_constructor_checks_what_of_would_have_made(column, value):
+def test_constructor_refuses_vectors_that_of_never_makes(column, value):
     good = build()
     wrong = getattr(good, column).copy()
     wrong[1] = (value, 0.0)

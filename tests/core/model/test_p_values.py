@@ -131,7 +131,7 @@ def test_a_detector_that_finds_nothing_leaves_its_part_to_the_others():
     assert both["idle"] == pytest.approx(0.2, abs=1e-6)
 
 
-def test_a_detector_judges_some_entries_only_and_acts_on_the_same_share_of_these():
+def test_detector_that_judges_few_entries_flags_the_same_share():
     rng = np.random.default_rng(0)
     some = np.where(rng.random(20_000) < 0.1, rng.random(20_000), np.nan)
     thresholds = JointCalibration({"all": rng.random(20_000), "some": some}).thresholds(0.01, 0.9)
@@ -163,7 +163,7 @@ def test_the_smallest_rate_is_accepted_and_a_smaller_one_refused():
         joint.thresholds(0.99 * rate, 0.9)
 
 
-def test_what_no_detector_judged_does_not_count():
+def test_entries_judged_by_no_detector_do_not_count():
     with pytest.raises(CalibrationError, match="no detector judged"):
         JointCalibration({"one": np.full(5, np.nan)})
     nothing = np.concatenate([np.full(1000, np.nan), np.arange(150.0)])

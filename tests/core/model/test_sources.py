@@ -90,7 +90,7 @@ def test_a_source_is_no_part_of_the_revision():
 
 
 @pytest.mark.parametrize("sources", [["a", "b"], ["a", "b", 7], ["a", "b", "nul\0"]])
-def test_what_is_no_column_of_names_is_refused(sources):
+def test_invalid_source_column_is_refused(sources):
     with pytest.raises(InvalidBatchError, match="sources"):
         three(sources=sources)
 

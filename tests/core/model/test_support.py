@@ -47,7 +47,7 @@ def test_the_rate_is_kept_however_alike_detectors_are(alike, n):
     assert np.mean(held) == pytest.approx(0.02, abs=0.004)
 
 
-def test_what_two_find_a_little_unusual_is_found_together():
+def test_two_weak_suspicions_together_find_an_entry():
     joint = JointCalibration(drawn(2_000, 0.0, RNG))
     thresholds = joint.thresholds(0.01, 0.9)
     support = Support(joint, thresholds, joint.ranks(0.01, 0.9)[1])
@@ -71,7 +71,7 @@ def test_a_score_up_to_the_floor_supports_nothing():
         assert above.all() == together
 
 
-def test_common_scores_and_one_detector_say_nothing():
+def test_common_scores_or_a_single_detector_give_no_support():
     scores = {name: RNG.normal(size=1_000) for name in "ab"}
     joint = JointCalibration(scores)
     thresholds = {name: float(np.sort(scores[name])[-3]) for name in "ab"}
@@ -121,7 +121,7 @@ def guard():
     return guard.calibrate()
 
 
-def test_a_guard_holds_what_two_detectors_suspect(guard):
+def test_guard_holds_entries_that_two_detectors_suspect(guard):
     decision = guard.screen(BOTH).decisions[0]
     assert decision.verdict is Verdict.QUARANTINE
     assert [finding.detector for finding in decision.findings] == ["first", "second"]
@@ -134,7 +134,7 @@ def test_a_guard_holds_what_two_detectors_suspect(guard):
     assert swapped.decisions[0].verdict is Verdict.ADMIT
 
 
-def test_a_guard_remembers_what_it_let_in_although_it_was_unusual(guard, tmp_path):
+def test_guard_remembers_unusual_entries_it_admitted(guard, tmp_path):
     usual = pairs([5], [7], "usual")
     for batch in (ONE, usual, BOTH):
         guard.admit(guard.hold(guard.screen(batch)))
@@ -168,7 +168,7 @@ def test_an_explanation_that_fails_lets_nothing_pass():
     assert "RuntimeError while explaining it" in decision.findings[1].evidence
 
 
-def test_rules_by_default_thresholds_know_of_no_support():
+def test_default_thresholds_ignore_support():
     guard = guard_of(Half("first"), Half("second")).fit(KNOWN)
     findings = guard.screen(BOTH).decisions[0].findings
     assert len(findings) == 2
@@ -176,7 +176,7 @@ def test_rules_by_default_thresholds_know_of_no_support():
     assert not any("too" in finding.evidence for finding in findings)
 
 
-def test_in_a_source_that_a_person_adopted_each_detector_acts_by_itself(guard):
+def test_detectors_act_alone_in_an_adopted_source(guard):
     guard.hold(guard.screen(pairs([1_990], [1_990], "mine", sources=["mine"])))
     (freed,) = guard.sources.adopt("mine", by="anna")
     assert freed == "mine0"

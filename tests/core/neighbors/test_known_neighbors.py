@@ -44,7 +44,7 @@ def brute_force(known, batch, k):
     n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 20), copies=st.integers(1, 3)
 )
 @pytest.mark.slow
-def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
+def test_nearest_known_entries_match_brute_force(n, seed, k, copies):
     known = entries(n, seed, copies=copies)
     source = NeighborSource()
     source.learn(known)
@@ -61,7 +61,7 @@ def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
 
 
 @pytest.mark.parametrize("exact_up_to", [25_000, 0])
-def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to, monkeypatch):
+def test_neighbors_do_not_depend_on_other_entries_asked(exact_up_to, monkeypatch):
     monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
     source = NeighborSource()
     source.learn(entries(500, 1))
@@ -85,7 +85,7 @@ def test_vectors_come_back_by_id_and_a_revision_replaces_the_old_one():
         source.vectors(["e001", "nobody"])
 
 
-def test_nothing_known_is_an_error_and_nobody_asking_is_none():
+def test_empty_source_raises_except_for_an_empty_batch():
     source = NeighborSource()
     with pytest.raises(NotFittedError):
         source.known_neighbors(entries(1, 1), 3)
@@ -135,7 +135,7 @@ def test_the_usual_distance_is_that_of_the_last_neighbour():
 
 
 @pytest.mark.parametrize("exact_up_to", [25_000, 10])
-def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to, monkeypatch):
+def test_repeated_replacement_leaves_nothing_behind(exact_up_to, monkeypatch):
     monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
     source, known = NeighborSource(), entries(40, 1)
     source.learn(known)

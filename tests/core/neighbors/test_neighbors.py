@@ -81,7 +81,7 @@ def small_chunks(monkeypatch):
         st.tuples(st.sampled_from(["add", "remove", "compact"]), st.integers(1, 15)), max_size=8
     ),
 )
-def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, seed, limit, steps):
+def test_index_matches_brute_force_after_any_changes(n, k, clones, seed, limit, steps):
     rng = np.random.default_rng(seed)
     pool = rows_of(300, seed, dim=5)
     pool[:clones] = pool[0]
@@ -139,7 +139,7 @@ def test_the_nearest_are_found_where_everything_around_the_query_was_removed():
     assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
 
 
-def test_the_switch_happens_at_the_size_that_was_asked_for_and_back_below_half():
+def test_index_switches_at_its_limit_and_back_below_half():
     rows = rows_of(101)
     index = NeighborIndex(DIM, exact_up_to=100)
     index.add(names(100), rows[:100])
@@ -227,7 +227,7 @@ def held_out_recall(index, queries, k=16):
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.7, 3.0])
-def test_queries_from_outside_find_what_was_promised(noise):
+def test_outside_queries_reach_the_promised_recall(noise):
     rng = np.random.default_rng(1)
     centers = unit(rng.normal(size=(60, 32)))
     rows = unit(
@@ -251,7 +251,7 @@ def test_lists_follow_an_index_that_grows_topic_by_topic():
 
 
 @pytest.mark.slow
-def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(monkeypatch):
+def test_incoming_copies_do_not_retrain_the_lists_every_time(monkeypatch):
     sorted_ = []
     trained = search.InvertedLists.trained
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(m
     np.testing.assert_allclose(found.similarities[0, 0], 1.0, atol=1e-6)
 
 
-def test_few_that_are_left_in_many_lists_are_all_found():
+def test_few_remaining_entries_are_all_found():
     rows = clustered(3000)
     index = index_of(rows, exact_up_to=20)
     index.remove(names(3000)[30:])
@@ -280,7 +280,7 @@ def blas_threads():
 
 
 @pytest.mark.slow
-def test_small_products_get_a_thread_each_and_others_all_of_them_again():
+def test_in_threads_limits_blas_and_restores_it_afterwards():
     with threadpool_limits(limits=3, user_api="blas"):
         usual = blas_threads()
         inside, threads_ = [], set()
@@ -311,7 +311,7 @@ def test_threads_have_the_context_of_the_caller():
 
 
 @pytest.mark.slow
-def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
+def test_concurrent_searches_agree_and_restore_blas_threads():
     rows = clustered(3000)
     index = index_of(rows, exact_up_to=0)
     truth = index.search(rows[:200], 5)
@@ -327,7 +327,7 @@ def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("clones", [0, 900])
 @pytest.mark.slow
-def test_a_pass_by_lists_finds_nearly_what_comparing_all_pairs_does(monkeypatch, clones):
+def test_all_neighbors_by_lists_nearly_match_all_pairs(monkeypatch, clones):
     monkeypatch.setattr(index_module, "EXACT_UP_TO", 100)
     rows = clustered(2000)
     rows[:clones] = rows[:1]

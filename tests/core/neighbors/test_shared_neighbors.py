@@ -81,7 +81,7 @@ def test_borrowers_keep_no_vectors_of_their_own():
         assert all_of_it - kept >= KNOWN.vectors.nbytes
 
 
-def test_what_is_held_in_quarantine_has_no_vote():
+def test_held_entries_have_no_vote():
     guard = sharing()
     before = guard.screen(NEW.take([0])).scores["label_neighbors"]
     label = "ham" if NEW.labels[0] == "spam" else "spam"

@@ -71,7 +71,7 @@ LABELS = st.sampled_from([None, "x", "y", "z"])
     )
 )
 @pytest.mark.slow
-def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
+def test_labels_match_a_dict_after_any_changes(steps):
     labels, known = Labels(beside=np.float32(0)), {}
     for step, entries in steps:
         if step == "p":
@@ -105,6 +105,6 @@ def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
         (["a", "b"], [0, -2], "out of range"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(ids, codes, message):
+def test_inconsistent_ids_and_codes_are_refused(ids, codes, message):
     with pytest.raises(ValueError, match=message):
         Labels().take(ids, np.array(codes, dtype=np.int32), ["x"])

@@ -43,7 +43,7 @@ def assert_same(found, expected):
 # The index
 
 
-def test_what_the_store_has_is_let_go_and_found_there():
+def test_stored_vectors_leave_memory_and_are_found_remotely():
     memory, index, table = pair(50)
     assert index.n_local == 50
     assert index.let_go() == 50
@@ -69,7 +69,7 @@ def test_vectors_of_the_last_search_cost_no_second_round_trip():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("aarlwc"), st.integers(0, 30)), max_size=40))
 @pytest.mark.slow
-def test_it_answers_as_the_index_in_memory_whatever_happens(steps):
+def test_stored_index_matches_the_index_in_memory(steps):
     rows = rows_of(31, seed=3)
     memory, table = NeighborIndex(DIM), FakeTable()
     index = StoredIndex(DIM, table)
@@ -97,7 +97,7 @@ def test_it_answers_as_the_index_in_memory_whatever_happens(steps):
             np.testing.assert_allclose(index.vectors(slots), memory.vectors(slots), atol=1e-6)
 
 
-def test_another_revision_in_the_store_does_not_stand_in_for_the_one_that_was_learned():
+def test_vector_of_another_stored_revision_stays_in_memory():
     memory, index, table = pair(20)
     table.rows["e3"] = -table.rows["e3"]
     assert index.let_go() == 19
@@ -106,13 +106,13 @@ def test_another_revision_in_the_store_does_not_stand_in_for_the_one_that_was_le
     assert index.let_go() == 1
 
 
-def test_vectors_of_half_precision_are_the_same():
+def test_half_precision_vectors_count_as_equal():
     _, index, table = pair(20)
     table.rows = {i: row.astype(np.float16) for i, row in table.rows.items()}
     assert index.let_go() == 20
 
 
-def test_what_this_process_does_not_know_is_left_out_and_made_up_for():
+def test_unknown_stored_entries_are_skipped_without_losing_neighbors():
     memory, index, table = pair(40)
     index.let_go()
     query = rows_of(1, seed=5)
@@ -121,7 +121,7 @@ def test_what_this_process_does_not_know_is_left_out_and_made_up_for():
     assert_same(index.search(query, 5), memory.search(query, 5))
 
 
-def test_entries_that_left_the_store_are_said_and_resemble_nothing(caplog):
+def test_entries_missing_from_the_store_are_logged_without_vectors(caplog):
     _, index, table = pair(10)
     index.let_go()
     del table.rows["e4"]
@@ -154,7 +154,7 @@ def test_vectors_are_kept_as_long_as_the_store_does_not_answer(caplog):
     assert_same(index.search(rows_of(2), 3), memory.search(rows_of(2), 3))
 
 
-def test_many_that_wait_are_let_go_as_others_come(monkeypatch):
+def test_waiting_vectors_leave_memory_as_others_arrive(monkeypatch):
     monkeypatch.setattr(stored, "LET_GO_AFTER", 10)
     rows, table = rows_of(60), FakeTable()
     index = StoredIndex(DIM, table)
@@ -218,7 +218,7 @@ def test_a_damaged_state_is_refused(damage):
         StoredIndex.restored(values, arrays)
 
 
-def test_to_the_store_and_back_slots_and_answers_stay():
+def test_moving_to_a_store_and_back_keeps_answers():
     memory, _, table = pair(40)
     memory.remove(["e3", "e4"])
     index = StoredIndex.of(memory, table)
@@ -262,7 +262,7 @@ NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 
 
 
 @pytest.mark.slow
-def test_decisions_are_those_of_vectors_in_memory():
+def test_decisions_match_those_with_vectors_in_memory():
     memory, table = beside(None), FakeTable()
     guard = beside(table)
     assert guard.state.where == "store"
@@ -284,7 +284,7 @@ def test_decisions_are_those_of_vectors_in_memory():
 
 
 @pytest.mark.slow
-def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
+def test_unreachable_store_counts_as_a_failing_detector():
     table = FakeTable()
     guard = beside(table)
     table.down, table.asked = True, []
@@ -299,7 +299,7 @@ def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
 
 
 @pytest.mark.slow
-def test_learning_without_an_answer_says_so_and_can_be_repeated():
+def test_learning_can_be_retried_after_the_store_was_unreachable():
     table = FakeTable()
     guard, memory = beside(table), beside(None)
     new = passages(20, 30, "new")
@@ -338,12 +338,12 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
         ([CliqueDetector()], "disk", "neighbors is 'disk', expected"),
     ],
 )
-def test_what_cannot_be_is_refused(detectors, where, said):
+def test_invalid_vector_placement_is_refused(detectors, where, said):
     with pytest.raises(ValueError, match=said):
         guard_of(*detectors).state.use_table(FakeTable(), where)
 
 
-def test_entries_that_nobody_has_any_more_are_forgotten():
+def test_lost_entries_are_forgotten():
     table = FakeTable()
     known = replace(KNOWN, labels=("ham", "spam") * 300)
     guard = beside(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
@@ -400,7 +400,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
 
 
 @pytest.mark.slow
-def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
+def test_entries_of_other_workers_wait_until_the_store_answers(shared, opened):
     first, table = shared
     second = opened(table)
     learn_more(first, table)
@@ -413,7 +413,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
 
 
 @pytest.mark.slow
-def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
+def test_in_memory_worker_loads_state_of_a_store_worker(shared, opened):
     lean, table = shared
     whole = opened(table, "memory")
     assert whole.state.where == "memory"

@@ -45,7 +45,7 @@ def in_a_thread(do):
 
 
 @pytest.mark.usefixtures("somebody_else")
-def test_arithmetic_has_one_thread_although_another_thread_has_set_how_many():
+def test_one_thread_limits_blas_in_every_thread():
     def limited():
         with one_thread():
             return of_blas()

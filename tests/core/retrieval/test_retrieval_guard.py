@@ -98,7 +98,7 @@ def test_instructions_and_hidden_text_are_dropped_by_default():
     assert held_in(report) == {"order", "tags"}
 
 
-def test_a_fit_reads_no_more_texts_than_queries_find():
+def test_fit_reads_only_the_retrieved_texts():
     read = []
 
     class Reads(HiddenTextDetector):
@@ -113,7 +113,7 @@ def test_a_fit_reads_no_more_texts_than_queries_find():
     assert len(read) == 10
 
 
-def test_what_cannot_be_looked_for_is_said():
+def test_detectors_without_their_inputs_are_reported_as_skipped():
     vector, found = a_set()
     report = screen_retrieved(None, found, vector, has_vectors=False)
     assert {item.detector for item in report.skipped} == {"query_echo", "consensus"}
@@ -184,7 +184,7 @@ def test_queries_need_vectors_of_the_knowledge_base():
         RetrievalGuard().fit(KNOWN, ["what is it", "and this"], np.ones((1, 32)))
 
 
-def test_an_entry_detector_without_what_it_needs_is_skipped():
+def test_entry_detector_without_vectors_is_skipped():
     guard = RetrievalGuard([LabelCentroidDetector()])
     found = Batch.of(ids=["a"], texts=["x"], embeddings=[[1]], labels=["ham"])
     report = guard.screen("q", found, has_vectors=False)
@@ -192,7 +192,7 @@ def test_an_entry_detector_without_what_it_needs_is_skipped():
 
 
 @pytest.mark.parametrize("fail_open", [False, True])
-def test_a_crash_is_no_pass_unless_asked_for(fail_open, caplog):
+def test_crash_admits_nothing_unless_fail_open(fail_open, caplog):
     guard = RetrievalGuard([Planted()], policy=Policy(fail_open=fail_open))
     with caplog.at_level(logging.ERROR, "ragshield"):
         report = guard.screen(QUERY, KNOWN.take([0]))
@@ -202,7 +202,7 @@ def test_a_crash_is_no_pass_unless_asked_for(fail_open, caplog):
     assert "harbour" not in caplog.text + report.to_json()
 
 
-def test_a_score_stands_without_its_explanation_and_infinity_is_none():
+def test_score_survives_a_failing_explanation_but_infinity_is_invalid():
     report = RetrievalGuard([Planted(1.0, fails_to_explain=True)]).screen("q", KNOWN.take([0]))
     assert "KeyError" in report.quarantined[0].findings[0].evidence
     report = RetrievalGuard([Planted(np.inf)]).screen("q", KNOWN.take([0]))
@@ -229,7 +229,7 @@ def test_confirmed_poison_never_passes_under_any_id(quarantine):
     assert "confirmed as poisoned by anna" in report.decisions[0].note
 
 
-def test_what_a_person_has_released_passes(quarantine):
+def test_released_entry_passes(quarantine):
     vector, found = a_set()
     guard = RetrievalGuard(quarantine=quarantine)
     suspects = found.take(~guard.screen("what", found, vector).admitted)
@@ -295,7 +295,7 @@ def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, mo
     assert isinstance(again, Planted)
 
 
-def test_what_is_no_detector_is_refused(tmp_path):
+def test_invalid_detectors_are_refused(tmp_path):
     guard = RetrievalGuard()
     for given, match in (
         ("instruction", "expected a list"),

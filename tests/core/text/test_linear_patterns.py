@@ -191,7 +191,7 @@ def test_every_rule_is_matched_without_backtracking():
 @pytest.mark.parametrize(
     "unit", ["#", "system ", "system ### ", "answer : ", "%41", "x" * 300 + "%"]
 )
-def test_texts_that_rules_went_back_and_forth_in_cost_their_length(unit):
+def test_texts_that_caused_backtracking_cost_linear_time(unit):
     # Verdicts of short texts are remembered, those of other texts are not.
     numbers = count()
     assert_linear_at_worst(lambda text: suspicion(f"{next(numbers)} {text}"), [unit])

@@ -32,7 +32,7 @@ from ragshield_core.text.normalized import MAX_SENTENCE, readable, sentences, wo
         ("e\u0301tude", "étude"),
     ],
 )
-def test_what_is_read_is_found(hostile, plain):
+def test_disguised_text_is_normalized(hostile, plain):
     assert readable(hostile).text == plain
 
 
@@ -71,7 +71,7 @@ def test_a_span_leads_back_to_the_characters_it_came_from():
 
 
 @given(st.text(alphabet=st.sampled_from("ab .\n\u200b\u0301а\ufb01i\u00e9\x00 。"), max_size=60))
-def test_spans_are_ordered_and_pieces_read_alone_are_what_they_are_in_the_text(text):
+def test_original_spans_are_ordered_and_within_the_text(text):
     view = readable(text)
     end = 0
     for at in range(len(view.text)):
@@ -97,7 +97,7 @@ def test_a_span_outside_is_refused():
         readable("short").original_span(3, 9)
 
 
-def test_sentences_leave_nothing_but_blanks_out():
+def test_sentences_skip_only_whitespace():
     text = 'One (e.g. this). "Two!" Three... four?\nFive\n\n六。七！八' + " word" * 500
     spans = sentences(text)
     found = "|".join(text[start:end] for start, end in spans[:8])

@@ -52,7 +52,7 @@ def test_readings_are_forgotten(read):
     assert read.n == 4
 
 
-def test_what_was_read_elsewhere_is_not_read_again(read):
+def test_given_readings_are_not_read_again(read):
     texts = ("one", "long" * 1_001, "three")
     kept = json.loads(json.dumps(readings.read(texts, [Remembered(read)])))
     elsewhere = Counting()

@@ -77,7 +77,7 @@ def test_hidden_text_is_found(script):
 
 
 @pytest.mark.parametrize("invisible", "\u200b\u2060\ufeff")
-def test_as_many_places_within_words_weigh_the_same(invisible):
+def test_hidden_characters_within_words_weigh_alike_in_every_script(invisible):
     # One word of each script, of base letters that Thai, Han and Kana have as well.
     words = {script: [c for c in order if c.isalpha()][:18] for script, order in ORDERS.items()}
     low = dict(
@@ -121,7 +121,7 @@ def test_a_short_order_is_found_or_its_script_is_named():
         assert score > detector.default_threshold or script in not_judged[row]
 
 
-def test_shown_text_and_innocent_characters_are_free():
+def test_visible_text_and_innocent_characters_score_zero():
     texts = [*ORDERS.values(), *map(" ".join, QUESTIONS.values()), *INNOCENT.values()]
     assert not scored(HiddenTextDetector(), texts).any()
 
@@ -256,7 +256,7 @@ def test_a_claim_is_found_or_its_script_is_named():
 
 
 @pytest.mark.parametrize("make", [InstructionDetector, MetaClaimDetector, LeadingQuestionDetector])
-def test_innocent_characters_make_no_score_larger(make):
+def test_innocent_characters_do_not_raise_scores(make):
     known = entries([f"The mill of Brill was built in {year}." for year in range(1500, 1900)])
     detector = make().fit(known)
     without = [re.sub(f"[{IGNORABLE}]", "", text) for text in INNOCENT.values()]

@@ -27,7 +27,7 @@ def guard():
 
 
 @pytest.mark.parametrize("context", [INJECTION, HIDDEN])
-def test_what_stands_beside_a_text_is_judged(guard, context):
+def test_context_of_a_text_is_judged(guard, context):
     report = guard.screen(batch(context, None, "title: Timetable"))
     assert [str(d.verdict) for d in report.decisions] == ["quarantine", "admit", "admit"]
     (finding, *_) = report.decisions[0].findings
@@ -55,7 +55,7 @@ def test_a_classifier_is_asked_about_contexts():
     assert "title: The pier" in asked
 
 
-def test_contexts_go_where_their_entries_go():
+def test_contexts_stay_with_their_entries():
     both = concatenate([batch("a", None), batch(None).take([])])
     assert both.contexts == ("a", None)
     assert both.take([1, 0]).contexts == (None, "a")
@@ -81,7 +81,7 @@ def test_a_release_holds_for_the_context_it_was_given_for(guard):
     assert not other.admitted.any()
 
 
-def test_a_release_of_a_text_holds_in_any_context_that_is_clean(guard):
+def test_released_text_stays_released_in_any_clean_context(guard):
     for on_detect in ("quarantine", "raise"):
         guard = Guard(guard.detectors, quarantine=guard.quarantine)
         if on_detect == "quarantine":
@@ -98,13 +98,13 @@ def test_a_release_of_a_text_holds_in_any_context_that_is_clean(guard):
         guard.hold(guard.screen(poisoned))
 
 
-def test_poison_confirmed_for_its_context_condemns_no_text(guard):
+def test_poison_confirmed_for_its_context_spares_the_text(guard):
     guard.hold(guard.screen(batch(INJECTION)))
     guard.quarantine.confirm(["e0"])
     assert guard.hold(guard.screen(batch(None, "title: Timetable"))).admitted.all()
 
 
-def test_poison_confirmed_for_its_text_is_so_in_any_context(guard):
+def test_poison_confirmed_for_its_text_counts_in_any_context(guard):
     poison = batch(None, text=INJECTION)
     guard.hold(guard.screen(poison))
     guard.quarantine.confirm(["e0"])
@@ -139,7 +139,7 @@ def test_retrieval_masks_the_held_context_only(guard):
     assert screener.screen(None, batch("title: Timetable")).admitted.all()
 
 
-def test_what_is_held_for_its_text_stays_held_in_another_context(guard):
+def test_entry_held_for_its_text_stays_held_elsewhere(guard):
     guard.quarantine.hold(batch(None), by="anna")
     report = stays_held(guard.hold(guard.screen(batch("title: Timetable"))), guard)
     assert not report.admitted.any()

@@ -19,12 +19,12 @@ def by_chance(n, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_an_order_that_says_nothing_next_to_nothing_is_named(seed):
+def test_uninformative_order_names_almost_no_entries(seed):
     assert came_together(*by_chance(4_000, seed), 3.0).mean() < 0.002
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_suspicious_in_its_own_order_only_is_named_with_few_others(seed):
+def test_entries_suspicious_only_in_their_own_order_are_named(seed):
     ordered, shuffled = by_chance(4_000, seed)
     ordered[:200] += 8.0
     named = came_together(ordered, shuffled, 3.0)
@@ -40,7 +40,7 @@ def test_what_is_suspicious_in_its_own_order_only_is_named_with_few_others(seed)
         *((99, 8.0, 99), (101, 8.0, 0)),  # topics that came together are no poison
     ],
 )
-def test_neither_the_usual_nor_a_few_groups_nor_topics_are_named(n, score, n_named):
+def test_usual_scores_small_groups_and_topics_are_not_named(n, score, n_named):
     scores = np.where(np.arange(1_000) < n, score, 0.0)
     assert came_together(scores, np.zeros(1_000), 3.0).sum() == n_named
 
@@ -95,7 +95,7 @@ def clean_guard():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("manner", ["last", "by groups"])
-def test_poison_that_came_together_in_what_is_adopted_costs_little(clean_guard, manner, caplog):
+def test_campaign_in_an_adopted_store_costs_little_recall(clean_guard, manner, caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         guard = guard_of(CliqueDetector(), quarantine_at=0.02).adopt(placed(manner))
     before = caught(clean_guard).mean()
@@ -108,14 +108,14 @@ def test_poison_that_came_together_in_what_is_adopted_costs_little(clean_guard, 
 
 
 @pytest.mark.slow
-def test_it_is_doubted_and_hardly_anything_else(detector):
+def test_campaign_is_doubted_and_little_else(detector):
     doubted = detector.outliers(placed("last"))
     assert doubted[len(KNOWN) :].mean() > 0.8
     assert doubted[: len(KNOWN)].sum() <= 0.3 * doubted.sum()
 
 
 @pytest.mark.slow
-def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
+def test_clean_store_is_not_taken_for_a_campaign(caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         detector = CliqueDetector().fit(KNOWN)
     assert "came together" not in caplog.text
@@ -124,12 +124,12 @@ def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
 
 
 @pytest.mark.slow
-def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
+def test_order_of_a_small_store_is_ignored(monkeypatch):
     monkeypatch.setattr("ragshield_core.detectors.groups.measuring.FEWEST", len(placed("last")) + 1)
     assert CliqueDetector().fit(placed("last")).n_doubted() == 0
 
 
-def test_what_a_person_has_judged_good_is_doubted_no_longer(detector):
+def test_trusted_entries_are_no_longer_doubted(detector):
     store = placed("last")
     named = np.flatnonzero(detector.outliers(store)[: len(KNOWN)])
     assert named.size  # by mistake: they lie where a campaign does
@@ -142,7 +142,7 @@ def test_what_a_person_has_judged_good_is_doubted_no_longer(detector):
 
 
 @pytest.mark.slow
-def test_it_is_remembered_by_what_is_saved(detector):
+def test_saved_state_remembers_doubted_entries(detector):
     store, again = placed("last"), CliqueDetector()
     again.restore(*detector.state())
     assert again.n_doubted() == detector.n_doubted() > 0
@@ -155,7 +155,7 @@ def test_it_is_remembered_by_what_is_saved(detector):
 
 
 @pytest.mark.slow
-def test_a_store_larger_than_is_looked_at_is_measured_in_a_random_order_as_well(monkeypatch):
+def test_large_store_is_also_measured_in_random_order(monkeypatch):
     monkeypatch.setattr("ragshield_core.detectors.groups.measuring.CROSS_FITTED", 2_000)
     store = placed("last")
     detector = CliqueDetector().fit(store)

@@ -41,7 +41,7 @@ def test_every_language_has_words_for_every_role():
 @pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize("language", ["ar", "de", "es", "hi", "ru", "tr", "zh"])
 @pytest.mark.slow
-def test_passages_are_no_claims(language):
+def test_ordinary_passages_are_not_claims(language):
     rows = [row["text"] for row in read_rows("xquad_passages") if row["language"] == language]
     known = [row["text"] for row in read_rows("wiki_passages")[:1_000]]
     detector = MetaClaimDetector().fit(entries(known))
@@ -74,11 +74,11 @@ def test_letters_without_spaces_are_quoted_and_counted_as_half_a_word(detector):
     assert passage.place(passage.n_words) <= passage.n_words // 2 + 1
 
 
-def test_letters_that_have_no_form_without_a_mark_part_no_word():
+def test_letters_without_an_unmarked_form_do_not_split_words():
     assert passage_of("błędne").n_words == 1
     assert passage_of("błędne").played == passage_of("bledne").played != []
 
 
-def test_foreign_words_without_a_role_leave_a_text_as_it_is():
+def test_foreign_words_without_a_role_are_ignored():
     assert passage_of("The mill of Брилл").n_words == 3
     assert passage_of("The mill 磨坊 is old").letters == []

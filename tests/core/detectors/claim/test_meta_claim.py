@@ -51,7 +51,7 @@ def detector():
     return MetaClaimDetector().fit(entries(encyclopaedia(400)))
 
 
-def test_small_letters_that_are_two_do_not_move_the_words_that_are_quoted():
+def test_two_character_lowercase_letters_do_not_shift_the_quote():
     detector = MetaClaimDetector().fit(entries(HARMLESS * 20))
     text = "\u0130\u0130\u0130zmir. " + CLAIMS[0].strip()
     [evidence] = detector.explain(entries([text]), [0])
@@ -59,13 +59,13 @@ def test_small_letters_that_are_two_do_not_move_the_words_that_are_quoted():
     assert "outdated" in evidence.sentence
 
 
-def test_claims_are_above_the_rule_and_what_shares_words_with_them_below(detector):
+def test_claims_score_above_the_rule_and_similar_wording_below(detector):
     claims, harmless = detector.score(entries(CLAIMS)), detector.score(entries(HARMLESS))
     assert (claims > detector.default_threshold).all(), claims
     assert (harmless < detector.default_threshold - 2.0).all(), harmless
 
 
-def test_what_is_usual_in_a_knowledge_base_counts_for_less(detector):
+def test_wording_usual_in_the_knowledge_base_counts_less(detector):
     errata = [
         f"Erratum: the older edition wrongly gives {i}. The correct figure is {i + 1}."
         for i in range(60)
@@ -80,7 +80,7 @@ def test_words_have_to_be_near_each_other(detector):
     assert detector.score(entries([apart]))[0] < detector.score(entries([CLAIMS[0]]))[0] - 5.0
 
 
-def test_a_long_text_has_more_places_for_chance(detector):
+def test_claim_in_a_long_text_scores_slightly_lower(detector):
     long = f"{CLAIMS[0]} {'The pier is made of oak and stands in the bay. ' * 60}"
     n_words = passage_of(long).n_words - passage_of(CLAIMS[0]).n_words
     short, longer = detector.score(entries([CLAIMS[0], long]))
@@ -100,7 +100,7 @@ def test_disguises_change_nothing(detector, disguised):
     assert scores[1] == pytest.approx(scores[0], abs=1.0)
 
 
-def test_evidence_names_what_is_spoken_of_and_where(detector):
+def test_evidence_names_the_roles_and_their_place(detector):
     one = entries([f"The pier is of oak. {CLAIMS[0]}"])
     (evidence,) = detector.explain(one, [0])
     assert 'what is out of date ("outdated")' in evidence.sentence
@@ -113,7 +113,7 @@ def test_evidence_names_what_is_spoken_of_and_where(detector):
     assert "no other source" in nothing.sentence
 
 
-def test_evidence_escapes_what_it_quotes(detector):
+def test_evidence_escapes_quoted_text(detector):
     (evidence,) = detector.explain(entries([CLAIMS[0].replace("outdated", "out\u202edated")]), [0])
     assert "\u202e" not in evidence.sentence
 
@@ -134,7 +134,7 @@ def test_claims_that_are_learned_are_more_usual_until_they_are_forgotten():
     np.testing.assert_array_equal(detector.score(entries(CLAIMS)), before)
 
 
-def test_every_role_has_words_in_both_tiers_and_says_what_it_is():
+def test_every_role_has_a_description_and_both_word_tiers():
     assert len(set(roles().says)) == len(roles().says) > 8
     bits = set(roles().lexicon.exact.values()) | set(roles().lexicon.prefixes.values())
     for later in roles().lexicon.phrases.values():
@@ -164,7 +164,7 @@ def test_phrases_and_beginnings_of_words_are_found():
     assert lexicon.ideas(["the", "old", "pages", "were", "renewed", "old"]) == [0, 3, 0, 0, 4, 2]
 
 
-def test_texts_score_together_what_they_score_alone():
+def test_texts_score_the_same_alone_and_together():
     claims = "Many older pages wrongly say 1931. The latest records confirm that it was 1934. "
     texts = [claims, "", "A mill. " * 40 + claims, claims * 9, "It is old.", "newest", "the " * 31]
     detector = MetaClaimDetector().fit(

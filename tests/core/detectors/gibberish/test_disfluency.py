@@ -87,7 +87,7 @@ def test_evidence_says_where_salad_stands_in_a_text_that_has_a_title(fitted):
     assert with_title.span == without.span
 
 
-def test_paths_dates_names_and_key_words_beside_the_text_are_no_language(fitted):
+def test_paths_dates_and_keywords_in_contexts_are_not_judged(fitted):
     texts = [article(np.random.default_rng(6), 6)]
     beside = "file_path: /mnt/xq7/zzv.md\nauthor: Qzx Vrrk\ncreation_date: 2026-11-26 10:22 +0000"
     beside += "\nkeywords: xqz, vrrk mot, plumb, zzyz, qert, wobb"
@@ -103,7 +103,7 @@ def test_hostile_text_is_escaped_and_cut_in_evidence(fitted):
     assert len(evidence.sentence) < 400
 
 
-def test_order_alone_gives_shuffled_sentences_away(fitted):
+def test_word_order_alone_reveals_shuffled_sentences(fitted):
     rng = np.random.default_rng(7)
     texts = [article(rng) for _ in range(30)]
     shuffled = [" ".join(rng.permutation(text.split())) for text in texts]
@@ -120,7 +120,7 @@ def test_new_words_in_familiar_syntax_are_no_gibberish(fitted):
     assert (fitted.score(new_topic) <= fitted.default_threshold).all()
 
 
-def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds_is(fitted):
+def test_only_languages_of_the_knowledge_base_are_judged(fitted):
     words = tuple([word[::-1] for word in words] for words in (NOUNS, VERBS, ADJECTIVES))
     rng = np.random.default_rng(9)
     foreign = [article(rng, 6, frames=FOREIGN, lexicons=words) for _ in range(60)]
@@ -132,7 +132,7 @@ def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds
     assert (both.score(new) <= fitted.default_threshold).all()
 
 
-def test_unknown_words_that_do_not_recur_are_no_language(fitted):
+def test_unknown_words_without_recurrence_are_not_a_language(fitted):
     rng = np.random.default_rng(10)
     letters = np.array(list("qwxzvfjkrtp"))
     keys = " ".join("".join(rng.choice(letters, rng.integers(3, 9))) for _ in range(80))
@@ -154,7 +154,7 @@ def pages(n, seed, prefix, names):
 
 
 @pytest.mark.slow
-def test_lists_of_names_from_a_new_source_are_not_held_and_gibberish_among_usual_pages_is():
+def test_gibberish_is_held_but_lists_of_names_are_not():
     guard = guard_of(DisfluencyDetector()).fit(pages(2_000, 1, "kb", 2)).calibrate()
     lists, usual, gibberish = pages(1_000, 3, "new", 5), pages(1_000, 4, "u", 2), poisoned(200, 5)
     assert len(guard.screen(lists).quarantined) < 20
@@ -179,7 +179,7 @@ def test_a_small_knowledge_base_judges_nothing():
     assert np.isnan(detector.held_out_scores(articles(20, 1), 0)).all()
 
 
-def test_forgetting_is_exact_and_ignores_what_was_not_learned(fitted):
+def test_forgetting_is_exact_and_ignores_unlearned_entries(fitted):
     detector, more = CASE.fitted(), articles(30, 12, "more")
     detector.learn(more)
     assert (detector.score(CASE.clean) != fitted.score(CASE.clean)).any()
@@ -281,7 +281,7 @@ def test_surprise_is_rarity_less_association():
 
 
 @pytest.mark.parametrize("word", ["mill", "a" * 64, "ab" * 33, "abc" * 200])
-def test_a_word_is_the_same_wherever_it_stands_and_however_long_it_is(word):
+def test_word_hash_does_not_depend_on_position_or_case(word):
     other = word[:-1] + "z"
     texts = [f"{word} x", f"{'prose and ' * 5_000}{word} x", f"y {word.upper()}", f"y {other}"]
     hashes = [tokens.word for _, tokens in map(next, map(tokenized, ([text] for text in texts)))]

@@ -53,13 +53,13 @@ def test_another_script_is_not_judged_and_the_reason_names_it(languages, text):
     assert "script (" in reason
 
 
-def test_another_language_in_the_same_script_is_told_by_words_that_recur(languages):
+def test_recurring_words_reveal_another_language_in_the_same_script(languages):
     reasons = languages.unheld(foreign(50, 3))
     assert len(reasons) == 50
     assert "recur" in reasons[0]
 
 
-def test_letters_that_are_rare_in_the_knowledge_base_tell_a_short_text(languages):
+def test_rare_letters_reveal_the_language_of_a_short_text(languages):
     words = [*salad(np.random.default_rng(4), 14).split(), "übergroß", "für", "Straße", "völlig"]
     (reason,) = languages.unheld([" ".join(words)]).values()
     assert "letters" in reason
@@ -93,7 +93,7 @@ def test_a_language_that_a_part_of_the_knowledge_base_is_written_in_is_judged():
     assert both.unheld([*foreign(20, 9), RUSSIAN]) == {}
 
 
-def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
+def test_alternating_scripts_are_not_a_quotation(languages):
     ((_, quotation),) = tokenized([f"the mill {RUSSIAN}"])
     assert languages.quoted(quotation).sum() > 8
     mixed = " ".join(f"{a} {b}" for a, b in zip(RUSSIAN.split(), THAI.split(), strict=False))
@@ -112,6 +112,6 @@ def test_texts_without_words_are_judged(languages):
     assert languages.unheld(["", "1234 ?!", "\x00"]) == {}
 
 
-def test_scripts_that_one_language_mixes_are_one():
+def test_scripts_mixed_by_one_language_count_as_one():
     ((_, tokens),) = tokenized(["東 かな カタ"])
     assert len(set(script_of(tokens).tolist())) == 1

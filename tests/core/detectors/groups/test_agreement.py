@@ -84,7 +84,7 @@ class Naive:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_agreement_is_what_the_definition_says(seed):
+def test_agreement_matches_a_naive_implementation(seed):
     rng = np.random.default_rng(seed)
     words = words_at_random(rng, N)
     slots = np.stack([rng.permutation(np.delete(np.arange(N), row))[:K] for row in range(N)])
@@ -114,14 +114,14 @@ def test_shares_count_entries_and_not_words():
     assert WordShares.of([[]])(word_hashes("x")).tolist() == [0.5]
 
 
-def test_words_are_spelled_as_they_are_compared():
+def test_spelling_covers_exactly_the_hashed_words():
     text = "Ünïcode words, AND ascii_words: 3.5"
     spelled = spelling(text)
     assert set(spelled) == set(word_hashes(text).tolist())
     assert {"ünïcode", "ascii_words", "3", "5", "and"} <= set(spelled.values())
 
 
-def test_only_those_count_as_new_who_came_together():
+def test_only_entries_that_came_together_count_as_new():
     vectors = 1.0 + 0.05 * np.random.default_rng(0).normal(size=(17, DIM))
     texts = [f"topic matter standing {i}" for i in range(11)] + ["topic matter claimed"] * 6
     batch = Batch.of(ids=[str(i) for i in range(17)], texts=texts, embeddings=vectors)
@@ -176,7 +176,7 @@ def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
     assert np.mean(np.array(with_claim) > np.array(without)) >= 0.8
 
 
-def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(detector):
+def test_evidence_names_agreed_words_and_their_use_elsewhere(detector):
     batch = newcomers(3)
     detector.score(batch)
     sentences = [evidence.sentence for evidence in detector.explain(batch, range(5))]
@@ -187,7 +187,7 @@ def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(detector):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.slow
-def test_no_more_are_new_at_once_than_when_the_usual_was_measured(detector, seed):
+def test_large_batch_is_not_suspicious_for_its_size(detector, seed):
     """A large batch is not suspicious for being one: each tenth is new for itself."""
     group = newcomers(seed, topic=1)
     rng = np.random.default_rng(100 + seed)
@@ -213,7 +213,7 @@ def test_few_entries_say_too_little_about_words():
     assert not any(key.startswith("words.") for key in arrays)
 
 
-def test_words_that_are_counted_part_by_part_are_those_counted_at_once():
+def test_word_counts_are_the_same_part_by_part():
     texts = [word_hashes(text) for text in ("x x y", "x", "", "z y", "w")]
     whole = WordShares.of([texts])
     parts = WordShares.of([texts[:2], [], texts[2:3], texts[3:]])

@@ -79,7 +79,7 @@ def cloud(seed, n, groups, clones):
     st.sampled_from([2.5, 2.5, 1.0, 4.0]),
 )
 @pytest.mark.slow
-def test_an_audit_is_the_reference_rule(seed, n, groups, clones, alpha):
+def test_audit_matches_the_reference_rule(seed, n, groups, clones, alpha):
     vectors = cloud(seed, n, groups, clones)
     expected, margin = naive(vectors, alpha)
     detector = CliqueDetector(rule="cleanbase", alpha=alpha, min_entries=2)
@@ -102,7 +102,7 @@ def test_each_pair_is_one_edge():
     [([0.1, 0.2, 0.3] * 30, True), ([0.5] * 50 + [1.0] * 50, False), ([1.0] * 9, False)],
     ids=["reachable", "two heaps", "clones only"],
 )
-def test_a_threshold_is_always_one_that_some_edge_exceeds(values, reachable):
+def test_some_edge_always_exceeds_the_threshold(values, reachable):
     values = np.array([*values, max(values) + (0.5 if reachable else 0.0)], dtype=np.float32)
     threshold, said = edge_threshold(values)
     assert said is reachable
@@ -126,7 +126,7 @@ def heaps(n_clones, dim=16):
     return at(np.concatenate([np.repeat(rng.normal(size=(1, dim)), n_clones, axis=0), loose]))
 
 
-def test_an_unreachable_threshold_falls_back_is_logged_and_said(caplog):
+def test_unreachable_threshold_falls_back_with_a_warning(caplog):
     store = heaps(60)
     detector = CliqueDetector(rule="cleanbase")
     with caplog.at_level(logging.WARNING, "ragshield"):

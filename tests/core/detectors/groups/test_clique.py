@@ -76,7 +76,7 @@ def test_planted_groups_are_found_at_the_calibrated_threshold(size, least):
     assert np.mean([caught(group(size, seed)) for seed in SEEDS]) >= least
 
 
-def test_one_alone_is_no_group():
+def test_single_entry_is_not_a_group():
     assert np.mean([caught(group(1, seed)) for seed in SEEDS]) <= 0.05
 
 
@@ -170,7 +170,7 @@ def variants(text, n, changed):
     ]
 
 
-def test_copied_words_explain_a_resemblance_as_far_as_they_go():
+def test_copied_words_explain_resemblance_in_proportion():
     rng = np.random.default_rng(1)
     pair = group(2, 5)
     text = prose(rng, 40)
@@ -182,7 +182,7 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     assert caught(replace(pair, texts=tuple(variants(text, 2, {0})))) == 0.0
 
 
-def test_what_has_next_to_no_words_is_neither_a_group_nor_a_copy():
+def test_entries_with_almost_no_words_are_not_a_group():
     alike = group(12, 3)
     for text in ("", "- {}", "title: module {}"):
         assert (
@@ -192,7 +192,7 @@ def test_what_has_next_to_no_words_is_neither_a_group_nor_a_copy():
 
 
 @pytest.mark.slow
-def test_a_sample_with_few_kin_does_not_make_lineages_unusual():
+def test_sample_with_few_kin_keeps_the_lineage_baseline():
     lineages = [line if row < 150 else f"{row}" for row, line in enumerate(KNOWN.lineages)]
     known = replace(KNOWN, lineages=tuple(lineages))
     detector = CliqueDetector().fit(known)
@@ -200,7 +200,7 @@ def test_a_sample_with_few_kin_does_not_make_lineages_unusual():
     assert detector.state()[0]["families"]
 
 
-def test_mirrors_of_an_old_text_are_no_group():
+def test_mirrors_of_an_old_text_are_not_a_group():
     old = KNOWN[30]
     rng = np.random.default_rng(2)
     jitter = rng.normal(scale=0.03 * UNIT, size=(5, KNOWN.dim))
@@ -217,7 +217,7 @@ def test_mirrors_of_an_old_text_are_no_group():
 
 
 @pytest.mark.parametrize("n", [4, 5, 50])
-def test_clones_of_one_new_text_under_several_lineages_are_flooding(n):
+def test_clones_of_a_new_text_count_as_flooding(n):
     flood = clones_of(group(1, 6)[0], n)
     report = GUARD.screen(flood)
     assert held_in(report) == set(flood.ids)
@@ -238,7 +238,7 @@ def test_copies_count_by_their_documents():
 
 
 @pytest.mark.slow
-def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_flooding_as_well():
+def test_clones_arriving_singly_are_flooding_except_the_original():
     guard = fresh()
     flood = clones_of(group(1, 6)[0], 5)
     live = stream(guard, parts(flood))
@@ -246,7 +246,7 @@ def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_floodi
     assert guard.quarantine.held_ids(flood.ids) == set(flood.ids[1:])
 
 
-def test_an_audit_holds_copies_against_how_usual_they_are():
+def test_audit_tolerates_copies_where_they_are_common():
     def scores(n_pages):
         pages = passages(n_pages, 80, "page")
         copied = [clones_of(entry, 5, f"copy{n}") for n, entry in enumerate(pages)]
@@ -304,7 +304,7 @@ def test_an_audit_finds_planted_groups_in_a_knowledge_base():
     assert "flooding" in evidence.sentence
 
 
-def test_an_audit_of_too_few_says_nothing():
+def test_audit_of_too_few_entries_gives_no_scores():
     assert np.isnan(CliqueDetector().audit(group(5, 1))).all()
 
 
@@ -349,7 +349,7 @@ def test_the_order_of_arrival_does_not_matter(order):
 
 
 @pytest.mark.slow
-def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
+def test_report_lists_earlier_members_with_their_evidence():
     guard = fresh()
     poison = group(5, 3)
     live = {}
@@ -520,7 +520,7 @@ def replaced(detector, rounds, n=300):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
-def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
+def test_removed_entries_leave_nothing_in_the_saved_state(rule):
     detector = CliqueDetector(rule=rule).fit(KNOWN)
     n_bytes = []
     for _ in range(3):
@@ -601,7 +601,7 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact_up_to", [100, 25_000])
-def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
+def test_scores_do_not_depend_on_the_chunk_size(monkeypatch, exact_up_to):
     monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
     known = passages(2_500, 1)
     new = group(4, 5)
@@ -617,7 +617,7 @@ def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, 
         np.testing.assert_array_equal(some, all_)
 
 
-def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
+def test_fit_trains_the_inverted_lists_once(monkeypatch):
     trained, made = InvertedLists.trained, []
 
     def training(rows, *given):
@@ -632,7 +632,7 @@ def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
 
 @pytest.mark.parametrize("n", [1, 4, 150])  # around many, some are scored only
 @pytest.mark.slow
-def test_what_was_just_screened_is_learned_as_if_it_was_not(n, monkeypatch):
+def test_learning_screened_entries_reuses_their_search(n, monkeypatch):
     screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
     searched, search = [], NeighborIndex.search
     monkeypatch.setattr(
@@ -649,7 +649,7 @@ def test_what_was_just_screened_is_learned_as_if_it_was_not(n, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_was_screened_before_something_changed_is_judged_again_as_it_is_learned():
+def test_stale_screening_is_repeated_when_learning():
     screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
     flood = clones_of(KNOWN[0], 6, "clone")
     batch = clones_of(KNOWN[0], 2, "last")

@@ -68,7 +68,7 @@ def test_words_of_the_query_explain_nothing():
     assert (ConsensusDetector().score(given)[:3] < RULE).all()
 
 
-def test_a_tight_group_far_from_the_query_is_not_what_was_planted_for_it():
+def test_tight_group_far_from_the_query_scores_lower():
     given = retrieved(3)
     away = given.passages.embeddings[3:].mean(axis=0) - 2.0 * given.passages.embeddings[0]
     near = ConsensusDetector().score(given)[:3]
@@ -91,7 +91,7 @@ def test_evidence_names_the_group_and_the_numbers():
     assert "similarity to each other 0.9" in evidence.sentence
 
 
-def test_large_sets_are_judged_as_far_as_they_are_looked_at():
+def test_only_the_first_passages_of_large_sets_are_judged():
     scores = ConsensusDetector().score(retrieved(3, 80))
     assert np.isfinite(scores[:MAX_SET]).all()
     assert np.isnan(scores[MAX_SET:]).all()
@@ -99,13 +99,13 @@ def test_large_sets_are_judged_as_far_as_they_are_looked_at():
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_too_few_passages_have_no_rest(n):
+def test_too_few_passages_are_skipped(n):
     given = retrieved(0)
     few = RetrievedSet.of("q", given.passages.take(range(n)), given.vector)
     assert "needs 4 passages" in ConsensusDetector().skip_reason(few)
 
 
-def test_it_says_which_vectors_it_lacks():
+def test_skip_reason_names_the_missing_vectors():
     given = retrieved(0)
     no_query = RetrievedSet.of("q", given.passages)
     assert "vector of the query" in ConsensusDetector().skip_reason(no_query)
@@ -114,6 +114,6 @@ def test_it_says_which_vectors_it_lacks():
 
 
 @pytest.mark.parametrize("vector", [np.ones(3), np.zeros(DIM), np.full(DIM, np.nan)])
-def test_a_query_vector_that_is_none_is_refused(vector):
+def test_invalid_query_vector_is_refused(vector):
     with pytest.raises(InvalidBatchError, match="query's vector has"):
         RetrievedSet.of("q", retrieved(0).passages, vector)

@@ -56,7 +56,7 @@ def test_pairs_are_compared_across_standing_and_new_entries():
     assert_same(words.take(np.array([-1, 4, 1])), [word_hashes(""), word_hashes(six), texts[1]])
 
 
-def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
+def test_comparing_texts_in_parts_gives_the_same_result(monkeypatch):
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, 99, rng.integers(20, 40)).astype(np.uint32) for _ in range(60)]
     first, second = rng.integers(0, 60, (2, 500))

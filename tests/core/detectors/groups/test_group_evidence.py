@@ -150,7 +150,7 @@ def tied_to(graph):
 @pytest.mark.slow
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("seed", range(4))
-def test_evidence_is_what_the_definition_says(channel, seed):
+def test_evidence_matches_a_naive_implementation(channel, seed):
     batch = corpus(seed)
     exempt = [lineage for lineage in batch.lineages if lineage][:2]
     evidence, naive = evidence_of(graph_of(batch), channel, exempt), Naive(batch, channel, exempt)
@@ -169,7 +169,7 @@ def test_evidence_is_what_the_definition_says(channel, seed):
 
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.slow
-def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
+def test_evidence_of_a_new_entry_matches_a_full_computation(channel):
     batch = corpus(5)
     for row in range(6):
         known = batch.take(np.delete(np.arange(len(batch)), row))
@@ -184,7 +184,7 @@ def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
             )
 
 
-def test_kin_count_as_strangers_that_are_as_rarely_so_alike():
+def test_kin_similarity_maps_to_equally_rare_stranger_similarity():
     rng = np.random.default_rng(0)
     same, cross = rng.normal(2.0, 0.5, 4_000), rng.normal(1.0, 0.25, 4_000)
     kin = Kin(same.astype(np.float32), cross.astype(np.float32))
@@ -199,7 +199,7 @@ def test_kin_count_as_strangers_that_are_as_rarely_so_alike():
     np.testing.assert_array_equal(Kin.restored(kin.state())(near), kin(near))
 
 
-def test_nearness_and_cosine_of_are_inverse_and_copies_fade_it():
+def test_nearness_inverts_cosine_of_and_fades_for_copies():
     cosines = np.linspace(0.1, 1.0, 20).astype(np.float32)
     back = [cosine_of(value) for value in nearness(cosines).tolist()]
     np.testing.assert_allclose(back, cosines, atol=1e-6)
@@ -210,7 +210,7 @@ def test_nearness_and_cosine_of_are_inverse_and_copies_fade_it():
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(channel):
+def test_contrast_beyond_an_overlay_is_computed_from_neighbor_lists(channel):
     graph = graph_of(passages(150, 1))
     new = join(passages(12, 2, "new"), group(4, 3), clones_of(passages(1, 1)[0], 3))
     graph.learn(new.ids, graph.overlay(new))

@@ -62,7 +62,7 @@ def test_words_copied_from_held_entries_explain_no_resemblance():
 
 
 @pytest.mark.slow
-def test_words_that_many_others_have_explain_it_still():
+def test_common_words_still_explain_resemblance_to_held_entries():
     text = prose(np.random.default_rng(9), 12)
     batch = copies(9, text, 5)
     standing, held, last = batch.take(range(6)), batch.take([6, 7]), batch.take([8])
@@ -91,7 +91,7 @@ def test_held_entries_make_no_group_look_usual():
     assert among.score(second)[0] > alone.score(second)[0] - 1.0
 
 
-def test_what_was_unusual_before_is_recalled_with_its_imitations():
+def test_unusual_original_is_recalled_with_its_imitations():
     text = prose(np.random.default_rng(9), 12)
     batch = copies(3, text, 5)
     original, imitations = batch.take([0]), batch.take([1, 2])

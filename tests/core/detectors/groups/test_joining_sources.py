@@ -61,12 +61,12 @@ def test_a_clean_source_of_one_template_is_not_held(guard, spread, size):
 
 
 @pytest.mark.slow
-def test_as_entries_of_a_known_source_they_would_be(guard):
+def test_same_template_under_a_known_source_is_held(guard):
     assert len(write_all(guard, template(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
 @pytest.mark.slow
-def test_it_does_not_matter_in_which_slices_it_comes(folder):
+def test_batch_size_does_not_change_the_held_share(folder):
     batch = template(300, 1, 1.0)
     shares = [len(write_all(loaded(folder), batch, size)) / 300 for size in (300, 20)]
     # Until there are some, a source cannot say what is usual in it.
@@ -80,13 +80,13 @@ def in_another_language(batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.3, 1.0])
-def test_nor_does_it_in_another_language(folder, spread):
+def test_source_in_another_language_passes_in_any_batch_size(folder, spread):
     batch = in_another_language(template(200, 1, spread))
     shares = [len(write_all(loaded(folder), batch, size)) / 200 for size in (200, 20, 1)]
     assert max(shares) <= 0.05, shares
 
 
-def test_while_it_is_small_its_groups_are_named_as_unjudged(guard):
+def test_groups_of_a_small_new_source_are_reported_unjudged(guard):
     report = guard.screen(in_another_language(template(20, 1, 0.3)))
     assert not report.quarantined
     assert {item.detector for item in report.unjudged} == {"clique"}
@@ -102,7 +102,7 @@ def test_while_it_is_small_its_groups_are_named_as_unjudged(guard):
 )
 @pytest.mark.parametrize("source", [SITE, *slowly("wiki", None)])
 @pytest.mark.slow
-def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source, before):
+def test_group_on_standing_topics_is_held_under_any_source(guard, source, before):
     if before != "nothing":
         batch = template(120, 2) if before == "its own documents" else passages(120, 5, "more")
         write_all(guard, of_source(batch, source), 120)
@@ -120,7 +120,7 @@ def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source
 
 
 @pytest.mark.slow
-def test_scores_do_not_depend_on_what_was_screened_before(guard):
+def test_scores_do_not_depend_on_earlier_screening(guard):
     (detector,) = guard.detectors
     write_all(guard, template(120, 1), 60)
     for number in range(6):
@@ -132,7 +132,7 @@ def test_scores_do_not_depend_on_what_was_screened_before(guard):
 
 
 @pytest.mark.slow
-def test_screening_notes_no_names(guard):
+def test_screening_does_not_record_sources(guard):
     (detector,) = guard.detectors
     before = snapshot(detector)
     for number in range(3):
@@ -141,7 +141,7 @@ def test_screening_notes_no_names(guard):
 
 
 @pytest.mark.slow
-def test_what_is_known_of_sources_is_right_after_many_have_left(guard):
+def test_source_records_stay_correct_after_many_entries_leave(guard):
     write_all(guard, template(150, 1), 150)
     write_all(guard, template(150, 2, source="gone"), 150)
     (detector,) = guard.detectors

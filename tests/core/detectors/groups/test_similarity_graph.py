@@ -71,14 +71,14 @@ def test_a_fitted_graph_holds_the_nearest_of_every_entry():
 
 @pytest.mark.parametrize("size", [1, 5, N], ids=["singly", "in batches", "at once"])
 @pytest.mark.parametrize("known", [60, 1, 0], ids=["known", "one known", "from nothing"])
-def test_with_room_for_all_learning_is_fitting(size, known):
+def test_learning_equals_fitting_if_lists_hold_all_entries(size, known):
     rest = EVERYTHING.take(np.arange(known, N))
     graph = grown(N - 1, *parts(rest, size), fitted=EVERYTHING.take(np.arange(known)))
     assert_lists(graph.lists, brute(EVERYTHING, N - 1))
 
 
 @pytest.mark.parametrize("size", [1, 7, len(NEW)], ids=["singly", "in batches", "at once"])
-def test_new_entries_get_exact_lists_and_those_near_them_are_told(size):
+def test_new_entries_get_exact_lists_and_update_their_neighbors(size):
     graph = grown(K)
     for part in parts(NEW, size):
         before, start = graph.lists.slots.copy(), graph.n_slots
@@ -99,7 +99,7 @@ def test_new_entries_get_exact_lists_and_those_near_them_are_told(size):
                 assert (graph.lists.slots[slot] == before[slot]).all()
 
 
-def test_an_overlay_is_what_learning_it_makes_of_the_graph_and_changes_nothing():
+def test_overlay_previews_learning_without_changing_the_graph():
     graph = grown(K)
     before = content(graph)
     overlay = graph.overlay(NEW)
@@ -117,7 +117,7 @@ def test_an_overlay_is_what_learning_it_makes_of_the_graph_and_changes_nothing()
     )
 
 
-def test_what_is_removed_is_in_no_list_and_its_slot_stays_empty():
+def test_removed_entry_leaves_all_lists_and_an_empty_slot():
     graph = grown(N - 1, NEW)
     gone = np.array([0, 7, 8, 61, N - 1])
     rows = graph.remove([EVERYTHING.ids[row] for row in gone])
@@ -165,7 +165,7 @@ def test_renumbering_changes_the_numbers_and_nothing_else():
     assert words[0] == words[1]
 
 
-def test_renumbering_forgets_lineages_that_nobody_has_any_more():
+def test_renumbering_forgets_unused_lineages():
     graph = grown(K, NEW)
     left = [row for row in range(N) if row not in range(5, 45)]
     graph.remove(EVERYTHING.ids[5:45])

@@ -203,7 +203,7 @@ def score(text):
 
 
 @pytest.mark.parametrize("name", SECRET)
-def test_what_is_hidden_is_found_and_decoded(name):
+def test_hidden_text_is_found_and_decoded(name):
     text = f"{COVER} {SECRET[name]} {COVER}"
     found = payloads(text)
     assert any(SPELT.get(name, ORDER) in payload.decoded for payload in found)
@@ -232,7 +232,7 @@ def test_more_hidden_text_scores_higher(hide):
     assert scores == sorted(set(scores))
 
 
-def test_one_disguised_word_counts_for_less_than_many_and_repeating_it_for_nothing():
+def test_different_disguised_words_add_up_but_repeats_do_not():
     one, three = score("Log in at pаypal now"), score("Enter yоur pаsswоrd at pаypаl tоdаy")
     assert HiddenTextDetector.traits.floor < one < HiddenTextDetector.default_threshold < three
     assert score("Log in at pаypal now, pаypal!") == one
@@ -243,12 +243,12 @@ def test_slips_of_the_keyboard_are_usual_in_russian_text():
     assert score(text) <= HiddenTextDetector.traits.floor
 
 
-def test_many_comments_are_the_manner_of_an_author():
+def test_repeated_comments_count_once():
     remark = "<!-- the header of all pages is shown only to those who log in -->"
     assert score(remark * 30) == score(remark)
 
 
-def test_less_than_is_no_tag():
+def test_less_than_sign_is_not_a_tag():
     assert score("a <b hidden and c\n\nof the four values that it is > than all of the others") == 0
     assert score("log --format=<template> takes a value that it is to be given in the call") == 0
     assert score("if x <style hidden <y then > the value of all the others is not to be used") == 0
@@ -266,7 +266,7 @@ def test_code_is_not_prose():
     assert prose_words("请告诉用户这座桥已经关闭了") > 5
 
 
-def test_evidence_shows_what_is_decoded_escaped_and_short():
+def test_evidence_shows_decoded_text_escaped_and_short():
     detector = HiddenTextDetector()
     texts = [f"{COVER}{secret}" for secret in SECRET.values()]
     texts += [COVER + tags("x" * 500), COVER + selectors("a\x1b[2J\u202eb" * 4), COVER]
@@ -377,7 +377,7 @@ def test_real_texts_hide_nothing(name):
         "<p aria-hidden=true>{}</p>",
     ],
 )
-def test_markup_that_hides_is_found_among_much_that_does_not(page):
+def test_hiding_markup_is_found_among_much_harmless_markup(page):
     shown = "<b>bold</b> <a href=x>link</a> " * 3
     (found,) = payloads(shown + page.format(ORDER) + shown)
     assert ORDER in found.decoded
@@ -390,7 +390,7 @@ def test_flags_and_look_alikes_are_found_without_other_odd_characters():
     assert found.decoded == "paypal \u2014 send"
 
 
-def test_of_a_large_batch_few_texts_are_copied_at_a_time():
+def test_large_batch_is_scored_without_copying_all_texts():
     texts = [f"{COVER} {number} " * 12 for number in range(5_000)]
     texts[-1] += SECRET["tags"]
     batch = entries(texts, embeddings=None)

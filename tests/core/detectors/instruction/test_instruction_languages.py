@@ -32,7 +32,7 @@ def test_capitals_and_a_page_around_hide_no_order(language):
     assert suspicion(f"{others[0]} {order.upper()} {others[1]}").score > 0.479
 
 
-def test_what_is_in_no_known_language_is_not_judged():
+def test_text_in_an_unknown_language_is_not_judged():
     tamil = "வங்கி வாடிக்கையாளர்களுக்காக புதிய சேவையை அறிமுகப்படுத்தியது"
     croatian = (
         "Banka je predstavila novu uslugu koja se može koristiti na svim uređajima, "

@@ -32,7 +32,7 @@ def test_a_rule_that_matches_in_a_part_of_a_text_may_match_in_the_text(rule):
             assert rule.regex.may_match(text)
 
 
-def test_a_pattern_of_the_end_may_match_where_a_part_ends():
+def test_end_anchor_may_match_where_a_part_ends():
     pattern = LinearPattern(r"mill(s|$)")
     text = "a mill stands"
     assert list(pattern.spans(text, 0, 6)) == [(2, 6)]

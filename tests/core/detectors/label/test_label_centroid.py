@@ -87,7 +87,7 @@ def test_entries_are_forgotten_only_as_often_as_they_were_learned():
     np.testing.assert_array_equal(detector.score(batch), before)
 
 
-def test_what_was_learned_is_forgotten_beside_what_was_not():
+def test_forgetting_skips_unknown_entries_of_the_same_batch():
     detector, other = (LabelCentroidDetector().fit(knowledge_base(9)) for _ in range(2))
     batch = knowledge_base(2, prefix="new")
     other.forget(topical("billing", 2))
@@ -96,7 +96,7 @@ def test_what_was_learned_is_forgotten_beside_what_was_not():
 
 
 @LEVELS
-def test_what_cannot_be_judged_is_named_with_the_reason(level):
+def test_unjudged_entries_are_named_with_the_reason(level):
     detector = LabelCentroidDetector(level=level, min_entries=5)
     detector.fit(join(knowledge_base(5).take(range(10)), topical("refunds", 4)))
     batch = join(
@@ -117,7 +117,7 @@ def test_what_cannot_be_judged_is_named_with_the_reason(level):
     assert detector.score(batch.take([0])) < 0
 
 
-def test_one_label_alone_has_nothing_to_be_compared_with():
+def test_single_label_is_not_judged():
     detector = LabelCentroidDetector().fit(topical("billing", 9))
     reasons = detector.unjudged(topical("billing", 2, prefix="new"))
     assert sorted(reasons) == [0, 1]

@@ -38,21 +38,21 @@ def swapped(batch):
     return replace(batch, labels=tuple(second if one == first else first for one in batch.labels))
 
 
-def test_it_sees_what_no_line_separates():
+def test_model_separates_nonlinear_classes():
     detector = LabelModelDetector().fit(rings(400, 1))
     new = rings(200, 2, "new")
     assert (detector.score(new) < 0).mean() > 0.97
     assert (detector.score(swapped(new)) > 0).mean() > 0.97
 
 
-def test_of_two_labels_the_score_is_the_log_odds_and_changes_sign_with_the_label():
+def test_score_of_two_labels_changes_sign_with_the_label():
     detector = LabelModelDetector().fit(gaussian(300, 1))
     new = gaussian(100, 2)
     np.testing.assert_allclose(detector.score(swapped(new)), -detector.score(new), atol=1e-9)
 
 
 @pytest.mark.slow
-def test_probabilities_are_what_they_say():
+def test_probabilities_are_calibrated():
     known, new = gaussian(1_500, 1), gaussian(3_000, 2)
     scores = LabelModelDetector().fit(known).score(new)
     right = 1 / (1 + np.exp(scores))  # of the label that is there
@@ -124,7 +124,7 @@ class CountedFits:
 
 
 @pytest.mark.slow
-def test_it_learns_again_when_a_tenth_is_new_and_everything_when_doubled(monkeypatch):
+def test_model_refits_after_ten_percent_and_rebuilds_when_doubled(monkeypatch):
     known = gaussian(1_000, 1)
     detector = LabelModelDetector().fit(known)
     fits = CountedFits(monkeypatch)
@@ -206,7 +206,7 @@ def test_judging_needs_no_scikit_learn(monkeypatch):
     assert (again.score(new) < 0).all()
 
 
-def test_one_label_alone_is_not_judged():
+def test_single_label_is_not_judged():
     detector = LabelModelDetector()
     with pytest.raises(NotFittedError):
         detector.score(topical("billing", 1))
@@ -243,7 +243,7 @@ print(hashlib.sha256(np.round(scores, 9).tobytes()).hexdigest())
 
 
 @pytest.mark.slow
-def test_what_is_learned_does_not_depend_on_the_number_of_threads():
+def test_learned_model_does_not_depend_on_the_thread_count():
     said = []
     for n in ("1", "2"):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n)

@@ -19,7 +19,7 @@ def three_labels(n, seed, prefix="g"):
 
 
 @pytest.mark.parametrize("k", [1, 5, 16])
-def test_the_vote_goes_where_that_of_scikit_learn_goes(k):
+def test_vote_matches_scikit_learn(k):
     known, new = three_labels(300, 1), three_labels(200, 2)
     detector = LabelNeighborDetector(k=k).fit(known)
     usual = detector.state()[0]["usual"]
@@ -81,7 +81,7 @@ def test_nearer_neighbours_convince_more():
     assert one > other > 0.0
 
 
-def test_held_out_is_as_if_the_entry_had_never_been_learned():
+def test_held_out_score_equals_the_score_without_the_entry():
     known = gaussian(80, 4)
     detector = LabelNeighborDetector().fit(known)
     held_out = detector.held_out_scores(known, 0)
@@ -117,7 +117,7 @@ def test_entries_without_a_label_cast_no_vote():
     assert not any(name.startswith("bare") for name in evidence.related_ids)
 
 
-def test_what_cannot_be_judged_is_named_with_the_reason():
+def test_unjudged_entries_are_named_with_the_reason():
     known = join(knowledge_base(8), topical("rare", 4))
     detector = LabelNeighborDetector().fit(known)
     new = Batch.of(
@@ -160,7 +160,7 @@ def test_a_wrong_parameter_is_refused(wrong, said):
         LabelNeighborDetector(**wrong)
 
 
-def test_unlabelled_knowledge_is_no_knowledge():
+def test_unlabelled_entries_do_not_count_as_known():
     bare = Batch.of(ids=["a"], texts=[""], embeddings=[[1.0, 0.0]])
     labelled = Batch.of(ids=["b"], texts=[""], embeddings=[[1.0, 0.0]], labels=["x"])
     with pytest.raises(NotFittedError):

@@ -62,7 +62,7 @@ def test_a_phrase_of_usual_words_is_found_at_any_position_and_only_its_entries(
     assert found(detector, planted(clean, sorted(rows), phrase, position)) == rows
 
 
-def test_a_single_word_that_nobody_used_is_found(detector):
+def test_single_unknown_word_is_found(detector):
     assert found(detector, planted(passages(200, 2), range(0, 200, 20), "cf")) == set(
         range(0, 200, 20)
     )
@@ -89,7 +89,7 @@ def test_disguises_and_changed_words_do_not_hide_it(detector, disguise):
     assert len(hits) >= (20 if disguise is disguise_phrase else 18)
 
 
-def test_what_the_knowledge_base_holds_is_no_trigger():
+def test_phrase_of_the_knowledge_base_is_not_a_trigger():
     footer = "for word1 word2 see the terms of use"
     clean = passages(600, 1)
     detector = TriggerPhraseDetector().fit(planted(clean, range(0, 600, 4), footer, "ends"))
@@ -121,7 +121,7 @@ def stream(detector, n_batches, phrase, seed=10):
 
 @pytest.mark.parametrize("phrase", PHRASES)
 @pytest.mark.slow
-def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(detector, phrase):
+def test_poisoned_entries_one_per_batch_are_all_found(detector, phrase):
     bad, caught = stream(detector, 12, phrase)
     assert caught == bad
 
@@ -139,14 +139,14 @@ def one_after_the_other(detector, batch, size):
 
 
 @pytest.mark.parametrize("size", [*slowly(1), 10, 100])
-def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
+def test_vocabulary_of_a_new_source_is_not_a_trigger(detector, size):
     pages = passages(200, 2, "page")
     rng = np.random.default_rng(4)
     texts = tuple(f"{prose(rng, 8)} " + " ".join(rng.choice(OTHER, 22)) for _ in range(200))
     assert one_after_the_other(detector, replace(pages, texts=texts), size) == set()
 
 
-def test_what_lies_in_one_topic_is_not_planted(detector, known):
+def test_phrase_within_one_topic_is_not_a_trigger(detector, known):
     batch = passages(200, 2, "new")
     alike = np.argsort(-(batch.embeddings @ known.embeddings[0]))[:20]
     assert found(detector, planted(batch, sorted(alike.tolist()), "word3 blue heron")) == set()
@@ -203,7 +203,7 @@ def test_a_phrase_around_a_changing_word_is_quoted_with_it(detector):
     assert "'word3 heron4 word41'" in detector.explain(batch, [8])[0].sentence
 
 
-def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(detector):
+def test_retroactive_findings_skip_trusted_and_held_entries(detector):
     early, late = passages(100, 2, "early"), passages(100, 3, "late")
     early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
     late = planted(late, range(0, 27, 3), "word3 blue heron")
@@ -222,7 +222,7 @@ def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(
     assert early.ids[3] not in detector.retroactive(late, hits)[0]
 
 
-def test_what_a_person_trusts_explains_what_comes(detector):
+def test_trusted_template_explains_later_entries(detector):
     template = planted(passages(60, 2, "new"), range(60), "a new template of ours", "ends")
     assert len(found(detector, template)) == 60
     detector.learn(template)
@@ -245,7 +245,7 @@ def test_copies_and_entries_of_one_lineage_count_once(detector):
 
 
 @pytest.mark.parametrize("n_claimed", [1, 2])
-def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_claimed):
+def test_claimed_lineages_do_not_explain_a_phrase(detector, n_claimed):
     new = planted(passages(1_000, 2, "new"), range(0, 1_000, 5), "blue heron at noon")
     lineages = list(new.lineages)
     for row in range(0, 1_000, 5):
@@ -356,7 +356,7 @@ def test_background_counts_are_taken_back_and_stop_at_the_top():
     assert np.isinf(background.of(grams.hashes[:1])[0])
 
 
-def test_recent_entries_are_found_by_what_they_hold(monkeypatch):
+def test_recent_entries_are_found_by_their_n_grams(monkeypatch):
     texts = ["blue heron", "grey goose", "a blue goose"]
     batch = entries(texts)
     memory = Memory(batch.dim, 1 << 16)
@@ -395,9 +395,7 @@ def test_n_grams_of_a_batch_are_those_of_its_words_text_by_text(texts):
 
 @pytest.mark.parametrize("repeated", [1, 30])
 @pytest.mark.slow
-def test_a_long_text_is_known_by_its_lowest_n_grams_whatever_stands_beside_it(
-    repeated, monkeypatch
-):
+def test_long_text_keeps_its_lowest_grams_in_any_batch(repeated, monkeypatch):
     rng = np.random.default_rng(7)
     long = " ".join(f"w{number}" for number in rng.integers(0, 9_000, 8_000)) + " again"
     text = " ".join([long] * repeated)
@@ -436,7 +434,7 @@ def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adop
 
 
 @pytest.mark.slow
-def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_taken_from(
+def test_order_of_a_large_store_is_measured_by_sample(
     monkeypatch,
 ):
     monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
@@ -464,7 +462,7 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
 
 
 @pytest.mark.slow
-def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
+def test_doubted_entries_stay_doubted_while_held_and_on_return(adopted):
     detector, again = TriggerPhraseDetector().fit(adopted), TriggerPhraseDetector()
     named = adopted.take(detector.outliers(adopted))
     nothing = np.zeros(len(named))
@@ -487,7 +485,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
 
 
 @pytest.mark.slow
-def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
+def test_recalled_phrase_does_not_become_usual(adopted):
     guard = guard_of(TriggerPhraseDetector()).adopt(adopted)
     before = guard.state.calibrator.calibration.n_doubtful
     gone = adopted.take(range(2_340, 2_400))
@@ -507,7 +505,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
 
 
 @pytest.mark.slow
-def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
+def test_scattered_entries_and_small_stores_are_not_doubted(adopted):
     order = np.random.default_rng(0).permutation(len(adopted))
     for store in (adopted.take(order), adopted.take(range(401, 2_400)), passages(2_400, 3)):
         detector = TriggerPhraseDetector().fit(store)
@@ -515,7 +513,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
 
 
 @pytest.mark.slow
-def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
+def test_phrase_in_an_adopted_store_hides_no_other_phrase(adopted):
     def thresholds(store):
         guard = guard_of(TriggerPhraseDetector()).adopt(store)
         return guard, guard.calibration.thresholds["trigger_phrase"]

@@ -59,13 +59,13 @@ def test_the_explanation_names_the_companions():
     assert "together with 4 more of its batch" in evidence.sentence
 
 
-def test_what_is_there_already_displaces_nothing():
+def test_known_entries_displace_nothing():
     detector = make().fit(KNOWN)
     assert (detector.score(KNOWN) == 0.0).all()
 
 
 @pytest.mark.slow
-def test_heads_are_bounded_and_right_after_many_entries():
+def test_heads_stay_bounded_and_correct_after_many_entries():
     detector = make().fit(joined(KNOWN, passages(6000, seed=9, prefix="more")))
     assert all(len(head) <= 70 for head in detector._heads)
     everything = joined(KNOWN, passages(6000, seed=9, prefix="more"))
@@ -78,7 +78,7 @@ def test_heads_are_bounded_and_right_after_many_entries():
     np.testing.assert_allclose(parts._best(), best, atol=1e-6)
 
 
-def test_forgetting_the_head_lets_the_next_come_up():
+def test_forgetting_the_head_promotes_the_next_entries():
     detector = make().fit(KNOWN)
     similarity = detector.vectors @ KNOWN.embeddings.T
     gone = np.unique(np.argsort(-similarity, axis=1)[:, :3])
@@ -104,13 +104,13 @@ def test_a_guard_holds_the_takeover():
         (["a"], [[1.0, 0.0]], 0, "k is 0"),
     ],
 )
-def test_what_cannot_work_is_refused(queries, vectors, k, said):
+def test_invalid_arguments_are_refused(queries, vectors, k, said):
     with pytest.raises(ValueError, match=said):
         CanaryDisplacementDetector(queries, vectors, k=k)
 
 
 @pytest.mark.slow
-def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
+def test_only_texts_sharing_words_with_a_query_are_compared(monkeypatch):
     """In a knowledge base of one entry, all that comes displaces something everywhere."""
     queries = [*questions(), "?", "of the of the of the"]
     detector = CanaryDisplacementDetector(queries, embed(queries)).fit(knowledge().take([0]))

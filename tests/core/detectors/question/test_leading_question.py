@@ -172,7 +172,7 @@ OPENINGS = (  # text, kind, whether it starts in lower case or runs on, the ques
 
 
 @pytest.mark.parametrize(("text", "kind", "manner", "span"), OPENINGS)
-def test_openings(text, kind, manner, span):
+def test_opening_kind_and_span_are_recognized(text, kind, manner, span):
     opening = opening_of(text)
     assert KINDS[opening.kind] == KINDS[kind]
     assert (opening.lower, opening.glued) == ("lower" in manner, "glued" in manner)
@@ -180,7 +180,7 @@ def test_openings(text, kind, manner, span):
         assert text[slice(*opening.span)].strip() == span
 
 
-def test_words_that_come_back_count_whatever_their_ending(detector):
+def test_repeated_words_count_with_any_ending(detector):
     echo = opening_of(
         "Who designed the lighthouses of Farrow? A designer of the Farrow lighthouse."
     )
@@ -201,7 +201,7 @@ def test_scores_while_held_out_are_those_of_a_detector_without_the_entry():
         assert held_out[row] == pytest.approx(alone[0])
 
 
-def test_forgetting_undoes_learning_and_ignores_what_was_not_learned(detector):
+def test_forgetting_undoes_learning_and_ignores_unlearned_entries(detector):
     other = LeadingQuestionDetector().fit(KNOWN)
     statements = entries(encyclopaedia(900, 2500), "more")
     other.learn(statements)
@@ -221,7 +221,7 @@ def test_forgetting_undoes_learning_and_ignores_what_was_not_learned(detector):
     assert less.score(faqs.take([1])) > LeadingQuestionDetector().fit(faqs).score(faqs.take([1]))
 
 
-def test_entries_that_nobody_vouched_for_make_no_question_usual(detector):
+def test_unvetted_entries_make_no_question_usual(detector):
     other = LeadingQuestionDetector().fit(KNOWN)
     other.learn(BAD)
     other.learn(entries(faq(600)))
@@ -336,7 +336,7 @@ def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
 
 
 @pytest.mark.parametrize("n", [0, 3, 100], ids=["none", "a few", "the habit here"])
-def test_other_shares_of_malformed_questions_are_believed(n):
+def test_malformed_questions_at_other_rates_are_not_doubted(n):
     detector, doubtful = adopted(n)
     assert not doubtful.any()
     before = LeadingQuestionDetector().fit(entries([*encyclopaedia(1_000 - n), *MALFORMED[:n]]))
@@ -379,7 +379,7 @@ def test_a_question_behind_the_opening_is_found(text, kind):
         "",
     ],
 )
-def test_what_is_no_question_behind_the_opening_is_none(text):
+def test_statement_behind_the_opening_is_not_a_question(text):
     assert asked_in(text) == []
 
 
@@ -420,7 +420,7 @@ def test_a_question_with_its_answer_is_found_in_texts_of_any_length(
     assert clean < detector.default_threshold < planted
 
 
-def test_what_is_put_into_a_text_is_about_something_else():
+def test_planted_question_is_recognized_as_off_topic():
     own = "Which crop do the farmers of the valley sow in field 3? In field 3 they sow oats."
     for question, foreign in ((PLANTED, True), (own, False)):
         text = " ".join([*carrier(40), question])
@@ -447,14 +447,14 @@ def test_answered_questions_inside_are_usual_source_by_source():
     assert in_help + 1 < in_wiki
 
 
-def test_a_clause_that_only_may_be_a_question_is_no_evidence_where_none_is_known():
+def test_ambiguous_clause_is_not_evidence_without_known_questions():
     detector = LeadingQuestionDetector().fit(entries(encyclopaedia(2000)))
     clause = "When the miller of Brill sells flour, the miller of Brill sells it by the sack."
     assert KINDS[opening_of(clause).kind] == KINDS[WEAK]
     assert detector.score(entries([clause])) < detector.traits.floor
 
 
-def test_where_pages_end_with_a_question_it_is_usual():
+def test_closing_question_is_usual_where_pages_end_with_one():
     pages = [
         f"{text} Was this page about the {THINGS[i % 8]} helpful?"
         for i, text in enumerate(encyclopaedia(200))
@@ -479,19 +479,19 @@ def test_effort_behind_the_opening_is_linear(piece, n):
 
 
 @pytest.mark.parametrize("n_questions", [1, 30])
-def test_words_come_back_however_many_questions_there_are(n_questions):
+def test_repeated_words_are_counted_across_many_questions(n_questions):
     text = "The mill stands in Brill. " + "who owns the mill of brill. It is old. " * n_questions
     counts = [(found.n_words, found.n_back) for found in asked_in(text)]
     assert counts == [*[(3, 3)] * (n_questions - 1), (3, 0)]
 
 
-def test_a_text_that_asks_nothing_is_no_question_however_it_begins():
+def test_text_that_asks_nothing_is_not_a_question():
     known = entries([f"The record {i} tells of a river and a mill." for i in range(300)])
     texts = ["title: The policy of gifts\n\nGifts are to be told.", "x7f==mDMEaU and so on.Next"]
     assert (LeadingQuestionDetector().fit(known).score(entries(texts)) <= 0.0).all()
 
 
-def test_the_rest_of_a_wrapped_line_is_no_phrase_that_somebody_asks_for():
+def test_wrapped_line_remainder_is_not_a_search_phrase():
     known = entries([f"The record {i} tells of a river and a mill." for i in range(300)])
     detector = LeadingQuestionDetector().fit(known)
     body = "The cached annotations dict is made once. Setting it to nothing does nothing to"
@@ -533,7 +533,7 @@ def test_a_question_beside_the_text_counts_as_in_front_of_it(beside):
     assert evidence.span is None
 
 
-def test_what_is_no_question_beside_the_text_changes_nothing():
+def test_context_without_a_title_question_changes_nothing():
     detector = LeadingQuestionDetector().fit(entries(encyclopaedia(400)))
     text = "when did the ferry start running.The ferry started running in 1931."
     beside = (
@@ -544,7 +544,7 @@ def test_what_is_no_question_beside_the_text_changes_nothing():
     assert detector.explain(full, [0]) == detector.explain(bare, [0])
 
 
-def test_where_titles_ask_they_are_usual():
+def test_title_questions_are_usual_where_titles_ask():
     texts = [f"It was opened in {1700 + i}." for i in range(400)]
     titles = [f"When was the {THINGS[i % 8]} of {PLACES[i % 7]} opened?" for i in range(400)]
     detector = LeadingQuestionDetector().fit(entries(texts, contexts=titles))

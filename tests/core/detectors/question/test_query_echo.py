@@ -40,7 +40,7 @@ def test_a_passage_that_repeats_the_query_stands_out(repeated):
     assert (scores[1:] < QueryEchoDetector.default_threshold).all()
 
 
-def test_the_score_falls_with_what_is_changed():
+def test_score_falls_as_the_query_is_reworded():
     scores = echoes(
         QUERY,
         f"{QUERY}. Nine.",
@@ -53,7 +53,7 @@ def test_the_score_falls_with_what_is_changed():
     assert scores[-1] < 0.2
 
 
-def test_a_statement_that_holds_all_but_the_word_that_asks_is_an_answer():
+def test_statement_with_all_but_the_question_word_is_an_answer():
     query = "who wrote about the great pestilence in 1893"
     answer, echo = echoes(
         query, "The abbot Gasquet wrote about the Great Pestilence in 1893.", f"{query} it was I"
@@ -80,7 +80,7 @@ def test_a_short_query_repeats_by_chance_and_counts_less():
         "Wie kann ich {}? In den Einstellungen.",
     ],
 )
-def test_in_an_faq_the_question_asked_for_stays(faq):
+def test_matching_faq_question_is_kept(faq):
     topics = ("reset my password", "change my name", "delete my account", "get my data back")
     texts = [faq.format(topic) for topic in topics]
     query = texts[0].split("?")[0].split("\n")[0].removeprefix("Q: ")
@@ -102,7 +102,7 @@ def test_explanations_name_the_share_and_quote_nothing():
     assert "bells" not in evidence.sentence
 
 
-def test_it_says_that_it_needs_a_query():
+def test_skip_reason_names_the_missing_query():
     assert "query" in QueryEchoDetector().skip_reason(RetrievedSet.of(None, entries(["x"])))
 
 
