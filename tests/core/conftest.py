@@ -1,4 +1,4 @@
-"""Databases for what several processes share."""
+"""Databases that several processes share."""
 
 import uuid
 

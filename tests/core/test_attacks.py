@@ -1,4 +1,4 @@
-"""Crafted passages, and recipes that are harder to find than published."""
+"""Crafted passages, and recipes that are harder to detect than the published ones."""
 
 import os
 import re

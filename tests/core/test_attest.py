@@ -1,4 +1,4 @@
-"""Signed statements of audits: what they say, what they are signed with, and hostile ones."""
+"""Signed statements of audits: their content, their keys, and hostile files."""
 
 import base64
 import hashlib
@@ -215,7 +215,7 @@ def test_an_audit_by_partitions_is_named_by_its_files(tmp_path, keys, rows):
 
 
 def edited(path, change):
-    """Change what is signed, and nothing else."""
+    """Change the signed payload, and nothing else."""
     envelope = json.loads(path.read_text())
     payload = json.loads(payload_bytes(envelope))
     change(payload)

@@ -1,4 +1,4 @@
-"""What benchmarks share: results that name their code, natural forms, decisions, vectors."""
+"""Shared parts of benchmarks: results that name their code, natural forms, decisions, vectors."""
 
 import subprocess
 import sys

@@ -115,7 +115,7 @@ def test_trace_and_quarantine(folder):
     assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
     held = {item.id for item in Quarantine().list()}
     assert held == set(bad.ids)
-    result = run("check")  # what is held is left out, but the file still has it
+    result = run("check")  # held entries are left out, but the file still has them
     assert result.exit_code == 1
     said = " ".join(result.output.split())
     assert "0 of 32 canaries flagged; 4 entries in quarantine are still retrieved" in said

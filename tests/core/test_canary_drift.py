@@ -1,4 +1,4 @@
-"""The figures of a check, against figures worked out by hand."""
+"""The figures of a check, against figures computed by hand."""
 
 import math
 
@@ -141,7 +141,7 @@ def test_coverage_of_hostile_text_costs_no_more_than_its_length():
 
 
 def held(coverages):
-    """Return the coverages of a baseline whose canaries ask the same."""
+    """Return the coverages of a baseline whose canaries all ask the same question."""
     seen = {
         str(number): Observation(
             query=QUERY, ids=("a", "b"), revisions=("a", "b"), suspicions=(0.0, 0.0), coverages=row
@@ -161,7 +161,7 @@ def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
     # .6 and .4 are .5 on average: one of three shows as much.
     usual = held([(0.9, 0.1), (0.8, 0.1), (0.2, 0.2)])
     assert coverage_p_value(usual, QUERY, passages, [0, 1]) == pytest.approx(2 / 4)
-    # What a baseline does not tell is no evidence.
+    # A baseline without coverage is no evidence.
     assert coverage_p_value(held([(), ()]), QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
 
 

@@ -1,4 +1,4 @@
-"""Whatever retrieves, answers or embeds: functions, knowledge bases of one's own, frameworks."""
+"""Retrievers, answerers and embedders: functions, custom knowledge bases, frameworks."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Baselines, checks, and what is done about drift."""
+"""Baselines, checks, and remediation of drift."""
 
 import datetime as dt
 import json
@@ -163,7 +163,7 @@ def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name
     assert not drift.flagged
 
 
-# What is kept
+# Stored reports
 
 
 def test_baselines_are_numbered_and_named(tmp_path):
@@ -209,7 +209,7 @@ def test_reports_survive_the_database_and_json():
     assert kept.canaries == report.canaries
     assert DriftReport.from_dict(json.loads(report.to_json())).canaries == report.canaries
     assert kept.checked_at.tzinfo is dt.UTC
-    assert world.monitor.traceback(kept).suspects  # what was retrieved is asked again
+    assert world.monitor.traceback(kept).suspects  # the retriever is asked again
 
 
 def other_model(texts):
@@ -253,7 +253,7 @@ def test_baseline_of_another_format_is_refused(monkeypatch):
         world.monitor.check()
 
 
-# What is done
+# Remediation
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ class Store(KnowledgeBase):
 
 
 def test_additions_on_watched_topics_are_not_a_takeover():
-    """They come to every rank of the topics' neighbourhoods, far more than to the rest."""
+    """They appear at every rank on the watched topics, far more often than elsewhere."""
     rng = np.random.default_rng(1)
     asked = [f"question {n}" for n in range(40)]
     listed = {query: [(f"{query}-{n}", f"{query} {n}") for n in range(30)] for query in asked}

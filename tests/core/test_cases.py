@@ -1,4 +1,4 @@
-"""Held entries are told in cases: groups, floods and copies are one decision each."""
+"""Held entries are grouped in cases: each group, flood or set of copies is one decision."""
 
 import pytest
 from held import found, hold
@@ -23,7 +23,7 @@ def quarantine(any_url):
 
 
 def grouped(quarantine):
-    """Return the ids of each case, those that are decided included."""
+    """Return the ids of each case, decided ones included."""
     cases = Cases(quarantine).page(waiting=None, order="age", limit=1000).cases
     return sorted(
         tuple(sorted(h.id for h in Cases(quarantine).members(c.number, limit=1000))) for c in cases
@@ -231,7 +231,7 @@ def test_severity_follows_the_effect_or_is_unknown(quarantine):
         ("rare", "low"),
         ("unknown", "unknown"),
     ]
-    quarantine.release(["g2"], by="anna")  # what is left is a part of what is retrieved
+    quarantine.release(["g2"], by="anna")  # the rest is only a part of the retrieved set
     assert str(cases.show(cases.of(["g1"])[0].number).severity) == "medium"
 
 
@@ -403,7 +403,7 @@ def test_proposal_without_a_valid_log_line_is_ignored(on_file):
 
 
 def test_search_is_literal_and_reads_each_text_once(any_url):
-    """In PostgreSQL not for each case by itself."""
+    """In PostgreSQL, texts are not read once per case."""
     quarantine = Quarantine(any_url)
     no_copies = ["x" * (n + 1) for n in range(30)]
     hold(quarantine, *(found(f"e{n}") for n in range(30)), texts=no_copies)
@@ -439,7 +439,7 @@ def test_entries_of_a_case_are_paged_by_arrival(quarantine):
 
 
 def test_members_are_read_on_one_connection_however_many_views_there_are(any_url):
-    """Else views that each hold one, and ask for another, wait for each other."""
+    """Otherwise views that hold one connection and ask for another would deadlock."""
     quarantine = Quarantine(any_url)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)), found("other"))
     quarantine.confirm(["m1"])

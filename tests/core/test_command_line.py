@@ -1,4 +1,4 @@
-"""What all commands have in common: help, databases, reports; and detectors, init and baselines."""
+"""Options common to all commands (help, databases, reports); detectors, init and baselines."""
 
 import json
 import re
@@ -142,7 +142,7 @@ def test_markdown_escapes_hostile_text():
     assert plain("*a* <b> [c](d) @e") == r"\*a\* \<b\> \[c\](d) \@e"
 
 
-# What is scanned, and what is known
+# Scanned files and known cases
 
 
 def test_files_are_chosen_by_globs(site):

@@ -1,4 +1,4 @@
-"""One database for many: who reads, who writes, who is told, and what is said where it fails."""
+"""One database for many processes: reads, writes, versions and errors."""
 
 import multiprocessing
 import os

@@ -1,6 +1,6 @@
-"""Whatever is changed behind the quarantine's back is found: each column, each row, the log's end.
+"""Any change behind the quarantine's back is found: each column, each row, the log's end.
 
-Everything is done to each column of each table that the code has, so that a new one is covered.
+The tests change each column of each table in the code, so a new column is covered.
 """
 
 import datetime as dt
@@ -38,7 +38,7 @@ def key(request):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return, by key, files in which each column of each table is filled somewhere."""
+    """Return, by key, database files in which each column of each table has a value."""
     folder = tmp_path_factory.mktemp("written")
     return {key: filled(folder / f"{key}.db", key) for key in (None, KEY)}
 
@@ -127,7 +127,7 @@ def test_no_column_can_be_emptied_unnoticed(quarantine, table, column):
 
 
 def test_every_column_was_filled(quarantine, key):
-    """Otherwise the tests before would change nothing that means something."""
+    """Otherwise the tests above would change empty values only."""
     empty = {
         f"{table}.{column}"
         for table, column in COLUMNS
@@ -224,7 +224,7 @@ def test_a_release_by_sql_lets_nothing_in(quarantine, caplog):
 
 
 def test_a_new_digest_does_not_hide_a_change_from_the_log(quarantine):
-    """Without a key anybody can make one; the log knows another."""
+    """Without a key anybody can compute a digest, but the log records another one."""
     with quarantine.database.read() as session:
         row = session.get(HeldRow, 1)
         row.text = b"poison"
@@ -253,7 +253,7 @@ def test_log_cannot_be_verified_or_continued_without_its_key(on_file):
 
 
 def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
-    """Somebody replaces the whole database by a whole one of their own."""
+    """An attacker replaces the whole database with an intact one of their own."""
     theirs = Quarantine(f"sqlite:///{tmp_path}/q.db")
     theirs.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     theirs.log.verify()
@@ -393,7 +393,7 @@ def test_each_new_head_is_sent_to_the_anchor(on_file, caplog):
 
 @pytest.fixture
 def ragshield(monkeypatch, capsys):
-    """Run the command as a shell does; return its exit code and what it said."""
+    """Run the command as a shell does; return its exit code and output."""
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["ragshield", *words])
@@ -452,7 +452,7 @@ FORGED = {
 
 
 def forge(quarantine, seq, **values):
-    """Change a line of the log, and give it the digest that anybody can make."""
+    """Change a line of the log, and give it a digest computed without the key."""
     quarantine.close()
     with closing(sqlite3.connect(quarantine.database.url.removeprefix("sqlite:///"))) as connection:
         connection.row_factory = sqlite3.Row
@@ -482,7 +482,7 @@ def test_verification_cannot_be_forged_without_the_key(on_file, how):
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
 def test_old_release_cannot_be_restored_without_the_key(on_file, how):
-    """An earlier row has a digest by the key, but the last line does not tell of it."""
+    """An earlier row has a valid digest, but the last line of the log does not record it."""
     quarantine = Quarantine(on_file, audit_key=KEY)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     quarantine.release(["a"])
@@ -497,7 +497,7 @@ def test_old_release_cannot_be_restored_without_the_key(on_file, how):
 
 
 def test_restoring_an_old_row_does_not_restore_its_release(quarantine):
-    """The row of before is as it was written once, and anybody can have kept it."""
+    """The old row has a valid digest, and anybody may have kept a copy of it."""
     batch = Batch.of(ids=["e"], texts=["poison"], embeddings=[[0.0, 2.0]])
     quarantine.hold(batch)
     quarantine.release(["e"])

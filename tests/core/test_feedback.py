@@ -1,4 +1,4 @@
-"""What reviewers' decisions say of detectors."""
+"""Rates of detectors, estimated from reviewers' decisions."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_rates_are_told_by_detector_and_source_with_their_intervals(any_url):
     assert judged.screened == 1000
     assert judged.precision.mean == pytest.approx(1 / 3)
     assert judged.precision.low < 1 / 3 < judged.precision.high
-    # Two thirds of what was reviewed is clean, and so much of what waits.
+    # Two thirds of the reviewed entries are clean; the same share of waiting ones is assumed.
     assert judged.fpr.mean == pytest.approx((20 + 20 / 3) / (1000 - 10 - 10 / 3))
     assert judged.fpr.low < 20 / 980
     assert judged.fpr.high > 30 / 990

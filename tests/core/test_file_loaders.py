@@ -1,4 +1,4 @@
-"""Loaders of both frameworks read files as an audit does, and a guard judges what they mark."""
+"""Loaders of both frameworks read files as an audit does, and a guard judges their marks."""
 
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore

@@ -1,4 +1,4 @@
-"""Forty odd files, and what became of each: read, skipped or not readable, by name and with why."""
+"""Forty odd files and the outcome of each: read, skipped or unreadable, with the reason."""
 
 import csv
 import gzip
@@ -56,7 +56,7 @@ def endless():
     return made.pdf("", extra=[body]).replace(b"/Contents 101 0 R", b"/Contents  10 0 R")
 
 
-# What a file holds, the outcome, and a part of the reason or of the text that is read.
+# Content of each file, outcome, and a part of the reason or of the text read.
 FILES = {
     "plain.txt": (b"A transfer costs five euros.", "read", "five euros"),
     "notes.md": (b"# Fees\n\nFive euros.\n\n<!-- to do -->", "read", "Five euros"),
@@ -345,7 +345,7 @@ def test_a_folder_of_damaged_files_is_refused(tmp_path):
 
 
 def scanned(path, folder):
-    """Return the exit code of a scan, what it prints, its report, and its run in SARIF."""
+    """Return the exit code of a scan, its output, its report, and its SARIF run."""
     options = ["--detector", "instruction", "--work-dir", folder / "work"]
     options += ["--output", folder / "out.json", "--output", folder / "out.sarif"]
     done = CliRunner().invoke(app, ["scan", *map(str, (path, *options))])
@@ -363,7 +363,7 @@ def test_a_scan_goes_on_after_a_damaged_file_and_names_it(tmp_path):
     (pages / "odd.html").write_text("<p>All <![foo]> is well.</p>")
     (pages / "damaged.txt").write_bytes(b"\xff\xfe\xfa")
     code, output, report, run = scanned(pages, tmp_path)
-    assert code == 3  # what was not looked at must not pass as clean
+    assert code == 3  # unread files must not pass as clean
     assert "not audited" in output
     assert report["entries"] == 31
     assert "damaged.txt" in report["unread"][0]

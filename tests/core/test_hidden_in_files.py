@@ -1,4 +1,4 @@
-"""Text in files that people do not see: poison is found with its place, innocent uses are not."""
+"""Invisible text in files: poison is found with its place, innocent uses are not reported."""
 
 import json
 
@@ -229,7 +229,7 @@ def batch_of(folder):
 
 
 def judged(tmp_path_factory, files):
-    """Return what is found of each file: evidence by detector."""
+    """Return the findings in each file: evidence by detector."""
     folder = tmp_path_factory.mktemp("files")
     for name, data in files.items():
         (folder / name).write_bytes(data)

@@ -11,7 +11,7 @@ HEAVY = [
     *("llama_index", "sqlalchemy", "faiss", "ragshield_langchain", "ragshield_llamaindex"),
     *("ray", "pyarrow"),
 ]
-# What the guard may load of others' packages: itself and what these bring.
+# Third-party packages that the guard may load, with their dependencies.
 LIGHT = ["annotated_types", "numpy", "pluggy", "pydantic", "pydantic_core", "re2"]
 LIGHT += ["typing_extensions", "typing_inspection"]
 SCRIPT = """

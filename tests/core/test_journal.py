@@ -1,4 +1,4 @@
-"""What processes share: a journal that is gapless whoever writes, snapshots that are whole."""
+"""State shared by processes: a journal without gaps, snapshots that are complete."""
 
 import signal
 import subprocess
@@ -273,7 +273,7 @@ def test_abandoned_events_are_taken_over_by_a_single_writer(shared, journal):
 
 
 def refused(shared, journal, writer):
-    """Return whose turn stands in a writer's way."""
+    """Return the writer whose turn blocks another writer."""
     try:
         append(shared, journal, learned(), writer=writer)
     except OvertakenError as error:
@@ -486,7 +486,7 @@ def heard(child):
 
 
 def run_all(children):
-    """Let children, which have all imported what they need, go at once; return what they say."""
+    """Start child processes together once all have imported; return their output."""
     for child in children:
         assert heard(child) == "ready"
     for child in children:

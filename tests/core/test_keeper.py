@@ -1,4 +1,4 @@
-"""The one order in which a guarded store is written, over the simplest store there is."""
+"""The order of writes to a guarded store, over the simplest possible store."""
 
 import asyncio
 import threading

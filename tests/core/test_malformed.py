@@ -1,4 +1,4 @@
-"""What cannot be judged as it came is told from the rest, held, or named."""
+"""Malformed entries are separated from the rest, held, or refused by name."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What reads leave out, and how many results they ask for until enough may be seen."""
+"""Hidden entries, and how many results a read requests until enough are visible."""
 
 import threading
 
@@ -96,7 +96,7 @@ def many(n):
 
 
 def searched(mask, store, k, **options):
-    """Return the rows shown of a store that is a list of what may be seen, and what was asked."""
+    """Search a store given as a list of visibilities; return rows, requests and hidden count."""
     search, asked = Search(mask, k, **options), []
     while True:
         asked.append(search.asked)

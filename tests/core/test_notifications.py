@@ -1,4 +1,4 @@
-"""People are told of what needs them: once, signed, and without keeping a write waiting."""
+"""Notices: sent once, signed, and without blocking a write."""
 
 import base64
 import hashlib
@@ -84,7 +84,7 @@ def no_pauses(monkeypatch):
 
 
 class Heard(list):
-    """What a notifier tells, once it has told all of it."""
+    """The notices of a notifier, once all are delivered."""
 
     def __init__(self, **options):
         self.notifier = Notifier([self.append], **options)

@@ -1,4 +1,4 @@
-"""The two adapters have the same verbs; what one of them lacks stands here, with the reason."""
+"""The two adapters have the same verbs; exceptions are listed here with their reasons."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Audits by partitions: the same findings as in one memory, on whatever engine, whatever dies."""
+"""Audits by partitions: the same findings as in memory, on any engine, after any crash."""
 
 import json
 import os
@@ -40,12 +40,12 @@ def detectors():
 
 
 def findings(report):
-    """Return what is comparable about a report."""
+    """Return the comparable part of a report."""
     return [finding_to_dict(finding) for d in report.found for finding in d.findings]
 
 
 def alike(report):
-    """Return the same but for the last digits, and the order of what is equally near."""
+    """Return findings without their last digits and without the order of equal neighbours."""
     told = [
         finding
         | {"related_ids": sorted(finding["related_ids"]), "score": round(finding["score"], 4)}
@@ -222,7 +222,7 @@ def test_ray_finds_the_same_as_one_process(folder, partitioned):
 
 
 class Killed(RayEngine):
-    """Ray, of which a worker dies in one step."""
+    """A Ray engine that loses a worker in one step."""
 
     def __init__(self, step, marker):
         super().__init__()

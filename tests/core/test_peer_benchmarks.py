@@ -1,4 +1,4 @@
-"""The parts of the comparison with peers that need none of them."""
+"""The parts of the comparison with peers that run without installing them."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def test_copies_are_found_though_an_entry_need_not_be_its_own_nearest():
 
 
 class Fixed(GroupPeer):
-    """Scores entries by their ids, and remembers what it was shown."""
+    """Scores entries by their ids, and records its inputs."""
 
     def fit(self, known):
         self.seen = [set(known.ids)]

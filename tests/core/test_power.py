@@ -1,4 +1,4 @@
-"""What a guard would see of an attack, with its knowledge base and its embedding model."""
+"""The share of an attack that a guard would detect, given its entries and embedding model."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def of_the_question(texts):
 
 
 def of_nothing(texts):
-    """Return vectors of a model to which all texts are strangers."""
+    """Return vectors of a model for which no two texts are alike."""
     return np.random.default_rng(2).normal(size=(len(texts), PASSAGE_DIM))
 
 

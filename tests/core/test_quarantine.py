@@ -79,7 +79,7 @@ def actions(quarantine):
     return [(record.action, record.entry_id, record.actor) for record in quarantine.log.lines()]
 
 
-# What comes back
+# Round trips
 
 
 @pytest.mark.parametrize("text", UNUSUAL_TEXTS.values(), ids=UNUSUAL_TEXTS)

@@ -61,7 +61,7 @@ def url(request, tmp_path):
 
 
 def run(url, script, arguments):
-    """Return what children say that all go at once; none may say anything of an error."""
+    """Run child processes at once and return their output; fail on any error output."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     children = [
         subprocess.Popen([sys.executable, "-c", script, url, *map(str, some)], text=True, **pipes)
@@ -78,7 +78,7 @@ def run(url, script, arguments):
 
 
 def replayed(log):
-    """Return what each revision's status must be, by the log alone."""
+    """Return the status of each revision, replayed from the log alone."""
     status = {}
     becomes = {"hold": "held", "supersede": "superseded", "release": "released"} | {
         "confirm": "confirmed",
@@ -109,7 +109,7 @@ def test_processes_that_judge_the_same_entries_never_contradict_each_other(url):
     for action in ("release", "confirm"):
         decided = Counter(record.actor for record in log if record.action == action)
         assert decided == Counter({f"w{n}": d.get(action, 0) for n, d in enumerate(said)})
-    # What was released is held again by a person only: here nobody is one.
+    # Only a person holds a released entry again, and no person acts here.
     released = set()
     for record in log:
         revision = record.entry_id, record.fingerprint

@@ -1,4 +1,4 @@
-"""Held entries know their store; what was held for none belongs to whichever asks."""
+"""Held entries know their store; those held for no store belong to all of them."""
 
 import pytest
 from support import topical

@@ -1,4 +1,4 @@
-"""Knowledge bases on disk: what is read, what is refused, and that nothing of it is executed."""
+"""Knowledge bases on disk: reading, refusing bad files, and never executing their content."""
 
 import datetime as dt
 import gzip

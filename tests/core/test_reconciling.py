@@ -1,4 +1,4 @@
-"""A store and a guard that know different things: it is found, named and mended."""
+"""Differences between a store and its guard are found, reported and repaired."""
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ def compared(keeper, **mend):
 
 
 def warned(keeper):
-    """Return what is said when the store is opened; None where nothing is."""
+    """Return the warning when the store is opened, or None."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         warn_if_different(keeper, "folder", stacklevel=2)
@@ -50,7 +50,7 @@ def differing(keeper):
     keeper.store.delete(["kb2"])
 
 
-# What is found
+# Differences
 
 
 def test_a_store_and_a_guard_that_agree_are_left_alone(workers):
@@ -261,7 +261,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
     assert other.guard.status().pending
     one.guard.close()
     assert other.recover()
-    assert other.store.ids() == ["kb0", "kb1", "past0"]  # what is held has left
+    assert other.store.ids() == ["kb0", "kb1", "past0"]  # held entries have left
     found = compared(other, adopt=True, forget=True)
     assert (found.unguarded, found.readable) == ((), ())
     assert other.guard.writes.known_ids() == {"kb0", "kb1", "past0"}

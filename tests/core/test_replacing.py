@@ -1,4 +1,4 @@
-"""What an update replaces is no evidence against it."""
+"""Entries that an update replaces are not evidence against it."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_the_old_version_is_not_recalled_with_the_new_one():
     rest = four.take([2, 3])
     assert [d.entry_id for d in guard.screen(rest).retroactive] == [four.ids[0]]
     report = guard.screen(rest, replacing=[four.ids[0]])
-    assert len(report.quarantined) == 2  # by each other, and by what is held
+    assert len(report.quarantined) == 2  # by each other, and by the held entry
     assert not report.retroactive
 
 

@@ -38,13 +38,13 @@ def rewritten(event):
 
 
 def told_by(guard, writes):
-    """Have a guard record what happens in another way."""
+    """Make a guard record its events with other writes."""
     guard._begin(guard.state, writes)
     return writes
 
 
 class Journal(Writes):
-    """What a guard has done, as it is read again."""
+    """The recorded events of a guard, as they are read back."""
 
     def __init__(self, guard):
         super().__init__(guard.state, guard.quarantine)
@@ -63,7 +63,7 @@ class Journal(Writes):
 
 
 def guard_at(start):
-    """Return one of the guards that begin alike, and what it knows."""
+    """Return a guard in a given start state, and its known batches."""
     guard = Guard.default(RATE, quarantine=Quarantine("sqlite://"))
     if start == "nothing":
         return guard, []
@@ -81,7 +81,7 @@ def labelled(batch, seed):
 
 
 class Writer:
-    """Does to a guard at random what a store and its reviewers do."""
+    """Applies random actions of a store and its reviewers to a guard."""
 
     def __init__(self, guard, known, seed):
         self.guard, self.rng = guard, np.random.default_rng(seed)
@@ -292,7 +292,7 @@ def saved_and_loaded(guard, folder):
 
 
 def by_shape(search):
-    """Return a search whose similarities differ in their last bits with how many are asked for."""
+    """Return a search whose similarities vary in the last bits with the number of queries."""
 
     def shaped(index, queries, k):
         found = search(index, queries, len(index))
@@ -492,7 +492,7 @@ def test_an_event_of_another_format_is_refused():
             Event.from_parts(values | {"format": other}, arrays)
 
 
-# What a journal sees
+# Recorded events
 
 
 def learner():

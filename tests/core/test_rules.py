@@ -1,4 +1,4 @@
-"""Rules that people make: what they excuse, for whom, until when, and what nobody can slip in."""
+"""Rules made by people: their scope, tenant and expiry, and protection against forged rules."""
 
 import datetime as dt
 import logging
@@ -341,7 +341,7 @@ def test_a_rule_that_was_slipped_in_does_not_count(any_url, caplog):
 
 
 def test_rule_without_a_matching_log_line_does_not_count(any_url):
-    """Without a key anybody can make a digest; the log has none of it."""
+    """Without a key anybody can compute a digest, but the log has no line for it."""
     quarantine = Quarantine(any_url)
     made(quarantine)
     with quarantine.database.read() as session:

@@ -109,7 +109,7 @@ def test_too_few_entries_are_judged_by_estimates():
 
 
 def test_trusted_entries_never_raise_a_threshold():
-    """A few trusted entries happen to score high: they say less than the whole of what is usual."""
+    """If a few trusted entries happen to score high, the whole store is the better sample."""
     scores = np.random.default_rng(5).uniform(size=4_000) / 2
     scores[:200:20] = 0.9999  # ten of the 200 trusted ones
     batch = scored([*scores.round(6).tolist(), *[0.9998] * 3])
@@ -451,7 +451,7 @@ def test_findings_excused_by_rules_are_not_quarantined(kb, told, tmp_path):  # n
     quarantine.hold(copy, by="anna")
     quarantine.confirm(["e1"])
     result = run(path, "--quarantine", "--database", quarantine.database.url)
-    assert "excused" not in result.stdout + result.stderr  # what a person has confirmed is not
+    assert "excused" not in result.stdout + result.stderr  # confirmed entries are not excused
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""An audit answers: one attack is one case, and it says what it would have found."""
+"""Audit reports: one case for each attack, and the share of attacks that would be found."""
 
 import dataclasses
 import datetime as dt
@@ -114,7 +114,7 @@ def test_verdict_reports_the_findings_and_the_power():
     silent = scan(with_attacks(), detectors)
     assert silent.power == {}
     assert "was not measured" in silent.verdict
-    # What is planted leaves no trace.
+    # Planted texts leave no trace.
     assert report.thresholds == silent.thresholds
     assert [case.to_dict() for case in report.cases] == [one.to_dict() for one in silent.cases]
     assert len(report.batch) == 406

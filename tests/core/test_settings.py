@@ -1,4 +1,4 @@
-"""Settings of a file and of the environment: what is in force, what is refused, what is shown."""
+"""Settings of a file and of the environment: precedence, errors and display."""
 
 import importlib
 import json

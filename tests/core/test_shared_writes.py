@@ -47,7 +47,7 @@ def alone(folder):
 
 
 def silence(worker):
-    """Have all others take a worker for crashed, as if it had been stopped for long."""
+    """Make all others take a worker for crashed, as if it had been stopped for long."""
     end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
     worker.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
 

@@ -1,4 +1,4 @@
-"""Guards that are opened on one database are one guard, in however many processes."""
+"""Guards opened on one database act as one guard in any number of processes."""
 
 import contextlib
 import json

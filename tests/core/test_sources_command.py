@@ -1,4 +1,4 @@
-"""``ragshield sources``: what is asked, and how it is decided."""
+"""``ragshield sources``: open questions and decisions on them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""How a guard stands: what it says of itself, and what the command says of one in a database."""
+"""Status of a guard, from the guard itself and from ``ragshield status``."""
 
 import hashlib
 import io

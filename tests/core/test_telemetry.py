@@ -1,4 +1,4 @@
-"""What OpenTelemetry, logs and webhooks hear of a guard: everything but texts."""
+"""OpenTelemetry, logs and webhooks receive everything about a guard except texts."""
 
 import logging
 import subprocess
@@ -39,7 +39,7 @@ def told(monkeypatch):
 
 
 def measured(reader):
-    """Return what was measured, by name."""
+    """Return the measurements by name."""
     data = reader.get_metrics_data()
     found = {}
     for resource in data.resource_metrics if data else ():

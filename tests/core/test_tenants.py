@@ -1,6 +1,6 @@
-"""Two tenants in one process and one database never see each other, whatever either does.
+"""Two tenants in one process and one database never see each other.
 
-Both use the same ids and the same texts, so that whatever crosses over is mistaken for one's own.
+Both use the same ids and texts, so an entry of the other tenant would be taken for one's own.
 """
 
 import logging
@@ -50,7 +50,7 @@ class Tenant:
         self.quarantine = self.guard.quarantine
 
     def view(self):
-        """Return all that it can be told."""
+        """Return everything the tenant can see."""
         guard, quarantine = self.guard, self.quarantine
         canaries = CanaryMonitor(["refund?"], canary_texts(), quarantine=quarantine, k=1)
         return {
@@ -79,7 +79,7 @@ def canary_texts():
 
 
 def kept(quarantine):
-    """Return which passages a filter at retrieval lets through."""
+    """Return the passages that a filter at retrieval lets through."""
     guard = RetrievalGuard([QueryEchoDetector()], quarantine=quarantine)
     return guard.screen("a question of somebody", BAD).admitted.tolist()
 
@@ -91,7 +91,7 @@ IDS = list(GOOD.ids)
 
 
 def crashed(tenant):
-    """Intend something, and be gone."""
+    """Record a pending write, then disappear."""
     gone = Guard.open(tenant.url, tenant.namespace, detectors=[Scripted()])
     gone.writes.intend(scored([0.9], prefix="lost"))
     gone.close()
@@ -103,7 +103,7 @@ def canaries(tenant):
     monitor.check()
 
 
-# What a tenant may do, in this order.
+# Actions of a tenant, in this order.
 LIFE = {
     "write": lambda t: add(t.keeper, GOOD),
     "hold": lambda t: add(t.keeper, BAD),
@@ -260,7 +260,7 @@ def test_every_table_has_a_namespace_column():
 
 
 def values_of(parameters):
-    """Return what a statement is run with."""
+    """Return the parameter values of a statement."""
     if isinstance(parameters, dict):
         return list(parameters.values())
     if isinstance(parameters, list | tuple):

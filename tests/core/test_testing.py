@@ -1,4 +1,4 @@
-"""The contract for detectors catches what it is for: each broken detector fails its check."""
+"""The contract suite for detectors: each broken detector fails its check."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ POISON = scored([0.8, 0.9], "p")
 
 
 class Honest(Detector):
-    """Scores what the text says, plus nothing; knows how many entries it has learned."""
+    """Reads its score from the text, and counts the entries it has learned."""
 
     name = "honest"
     needs = frozenset({Need.TEXT})
@@ -57,7 +57,7 @@ class Honest(Detector):
 
 
 class Counting(Honest):
-    """Scores the higher, the more it knows."""
+    """Its scores grow with the number of known entries."""
 
     def score(self, batch):
         return super().score(batch) + 0.001 * len(self.ids)
@@ -184,7 +184,7 @@ class Oblivious(Counting, Overlooks):
 
 
 class Haunted(Grouping):
-    """Accuses whatever it has met, gone or not."""
+    """Accuses every entry it has ever seen, even forgotten ones."""
 
     def reset(self):
         super().reset()

@@ -118,7 +118,7 @@ def test_a_paraphrase_that_states_the_answer_is_found_by_relevance():
 def test_entries_older_than_the_right_answer_are_not_blamed():
     when = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
     rows = [("old", "2026-04-01T10:00:00"), ("new", "2026-06-01T10:00:00+02:00")]
-    # Who writes a document chooses the date that it bears: it acquits nobody.
+    # The writer of a document chooses its date, so the date acquits no entry.
     dated = Passage(id="own", text=f"{QUERY}? It is Vale Royal", metadata={"date": "1999-01-01"})
     bad = batch(
         [(i, f"{QUERY}? It is Vale Royal") for i, _ in rows],
@@ -171,7 +171,7 @@ def test_trace_is_escaped_and_its_json_has_no_texts():
     assert "secretword" not in json.dumps(values)
 
 
-# What is compared
+# Comparison of texts
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_similarity_cutoff_adapts_to_the_model():
 
 
 def observation(*pairs, below=()):
-    """Return what a canary gave that retrieved these, and those below the places."""
+    """Return the observation of a canary that retrieved these, with `below` under its places."""
     monitor = over([*pairs, *below], k=len(pairs))
     return monitor.store.baseline("default").observations["q"]
 
@@ -268,7 +268,7 @@ def test_leaving_out_a_group_counts_entries_that_move_up():
     assert len(report.passages[QUERY]) == 18
     assert all(i.startswith(("bad", "worse")) for i in places)
     suspects = world.monitor.traceback(report).candidates
-    assert {s.entry_id for s in suspects} == places  # what is further down did nothing yet
+    assert {s.entry_id for s in suspects} == places  # entries further down had no effect yet
     worse = next(s for s in suspects if s.entry_id.startswith("worse"))
     assert set(worse.related_ids) == {i for i, _ in more} - {worse.entry_id}
     share = int(re.search(r"(\d+)% of the takeover", worse.why)[1])
@@ -335,7 +335,7 @@ def test_findings_of_text_detectors_are_reported():
     [
         "2026-05-01T12:00:00",
         "2026-05-01T14:00:00+02:00",
-        dt.datetime(2026, 5, 1, 12),  # noqa: DTZ001 - what is tested
+        dt.datetime(2026, 5, 1, 12),  # noqa: DTZ001 - a naive time is tested
         1_777_636_800,
         1_777_636_800_000,
     ],
@@ -344,12 +344,12 @@ def test_times_of_every_kind(value):
     passage = Passage(id="a", text="x", metadata={"ingested_at": value})
     suspect = trace_answer("q", "a", [passage]).candidates[0]
     assert suspect.to_dict()["ingested_at"] == "2026-05-01T12:00:00+00:00"
-    naive = dt.datetime(2026, 5, 1, 12, 1)  # noqa: DTZ001 - what is tested
+    naive = dt.datetime(2026, 5, 1, 12, 1)  # noqa: DTZ001 - a naive time is tested
     assert "was right" in trace_answer("q", "a", [passage], since=naive).candidates[0].why
 
 
 def test_answer_common_in_other_texts_is_weak_evidence():
-    """A wrong answer that half of the subject's texts mention is no sign of a lie."""
+    """A wrong answer that half of the texts on the subject mention is not a sign of a lie."""
     lie = Passage(id="bad", text=f"{NAME} was for certain opened by Vale Royal")
     rare = [Passage(id=e.id, text=e.text) for e in knowledge().take(range(40))]
     common = [Passage(id=p.id, text=f"{p.text} Vale Royal") for p in rare]

@@ -1,4 +1,4 @@
-"""Evaluations of a guard on one's own corpus: what is planted, counted, shown, and held to."""
+"""Evaluations of a guard on the user's corpus: planting, counting, reports and bounds."""
 
 import datetime as dt
 import html
@@ -183,7 +183,7 @@ def test_detectors_that_judged_nothing_are_named(found):
         targets=[],
     )
     assert "it could judge none" in few.idle["clique"]
-    assert "100 are needed" in few.idle["clique"]  # what the detector says itself
+    assert "100 are needed" in few.idle["clique"]  # the detector's own reason
     assert "it could judge none" in html_page(few)
 
 
@@ -225,7 +225,7 @@ def test_a_corpus_that_is_too_small_or_another_model_is_refused():
     def never(_):
         raise AssertionError
 
-    # What can never be is refused before anything is embedded, both with a rate that would do.
+    # An impossible rate is refused before anything is embedded, with a rate that would work.
     with pytest.raises(CalibrationError, match=r"0\.001: 3000 or more would do.*--fpr 0\.02"):
         evaluate(corpus(), never, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
     with pytest.raises(CalibrationError, match=r"pass at least .*--fpr 0\.02"):
@@ -256,7 +256,7 @@ def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
     held = {r.regime: r.held for r in found.recalls if r.attack == LABEL_FLIPS}
     assert found.recipes == {LABEL_FLIPS: "clean entries under another label"}
     assert held == {"alone": Rate(8, 8), "batch": Rate(8, 8)}
-    assert found.n_clean == 100 - 8  # what was flipped does not come clean as well
+    assert found.n_clean == 100 - 8  # flipped entries do not count as clean as well
     own = [Planted(attack="mine", question=None, texts=(entries.texts[0],))]
     none = evaluate(entries, model, own=own, label_flips=False, **options)
     assert {r.attack for r in none.recalls} == {"mine"}
@@ -509,7 +509,7 @@ def test_page_fits_a_phone_in_light_and_dark_mode(found, tmp_path):
 
 
 def changed(found, name, held):
-    """Return an evaluation in which the recall of an attack that counts is another one."""
+    """Return an evaluation with another recall for one attack."""
     (main,) = (r for r in found.main_recalls if r.attack == name)
     recalls = tuple(replace(r, held=held) if r is main else r for r in found.recalls)
     return replace(found, recalls=recalls)

@@ -1,4 +1,4 @@
-"""What mere growth shows: how alike newcomers are, against draws of what stands there."""
+"""Normal growth: similarity of newcomers, against samples of the passages already there."""
 
 import json
 
@@ -54,7 +54,7 @@ def flags(rows):
 
 
 def test_the_contrast_by_hand():
-    # Two newcomers at the head, alike by .9; to what stands, the one by .5 and the other by .7.
+    # Two newcomers at the head with cosine .9; to the standing passage, cosines .5 and .7.
     similar = np.array([[1, 0.9, 0.5], [0.9, 1, 0.7], [0.5, 0.7, 1]], dtype=np.float32)
     apart = ~np.eye(3, dtype=np.bool_)
     new = np.array([[True, True, False]])

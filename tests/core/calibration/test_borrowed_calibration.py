@@ -1,4 +1,4 @@
-"""A tenant may go by the calibration of another: its numbers, and nothing of its entries."""
+"""A tenant may borrow another's calibration: its numbers, and nothing of its entries."""
 
 from shutil import copyfile
 
@@ -114,7 +114,7 @@ def test_guard_calibrates_itself_once_it_has_enough_entries(url, lender, tmp_pat
 def test_guard_with_enough_entries_calibrates_itself_on_request(url):
     small = opened(url, "small", calibration_of="large")
     seen = []
-    for number in range(3):  # what is usual is measured as it grows
+    for number in range(3):  # the baseline is measured as it grows
         small.learn(passages(20, 10 + number, f"n{number}-"))
         seen.append(small.status().calibrated_at)
     assert seen == [20, 40, 60]

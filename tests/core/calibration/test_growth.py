@@ -1,4 +1,4 @@
-"""A knowledge base that grows: what begins with nothing, is imitated, and is calibrated again."""
+"""A growing knowledge base: an empty start, imitations, repeated calibration."""
 
 import itertools
 import json
@@ -61,7 +61,7 @@ def fitted(rate=0.01, known=KNOWN):
 
 
 def wide(batch, dim=256):
-    """Return entries in a space in which random directions hardly have anything in common."""
+    """Return entries padded to many dimensions, where random directions are nearly orthogonal."""
     vectors = np.zeros((len(batch), dim))
     vectors[:, : batch.dim] = batch.embeddings
     return Batch.of(
@@ -73,7 +73,7 @@ WIDE = wide(KNOWN)
 
 
 def near_to(vector, cosine, n, seed, prefix):
-    """Return entries of random directions from a vector, in words and lineages of their own."""
+    """Return entries at one cosine from a vector, with words and lineages of their own."""
     rng = np.random.default_rng([11, seed])
     unit = vector / np.linalg.norm(vector)
     aside = rng.normal(size=(n, len(unit)))
@@ -156,7 +156,7 @@ def test_trickling_group_around_a_hidden_centre_leaves_the_store(seed):
 
 
 def beside(n_members=2, factor=5.0, distance=0.06):
-    """Return a group, one more member of it, and an entry so many times as far from all of them."""
+    """Return a group, one more member, and an entry `factor` times as far from all of them."""
     rng = np.random.default_rng(4)
     basis = np.linalg.qr(rng.normal(size=(PASSAGE_DIM, n_members + 3)))[0].T
     near, far = math.sqrt(1.0 - distance), (1.0 - factor * distance) / math.sqrt(1.0 - distance)
@@ -326,12 +326,12 @@ def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():
     named = {d.entry_id: d for d in report.retroactive}
     for batch in groups:
         found = set(batch.ids) & set(named)
-        assert found  # those that came after what they are nearest to
+        assert found  # those that came after their nearest neighbours
         for entry_id in found:
             assert named[entry_id].verdict is Verdict.QUARANTINE
             assert set(named[entry_id].findings[0].related_ids) & set(batch.ids)
     assert len(set(named) - set(poison.ids)) <= 2 * RATE * len(live)
-    # What a person has judged good is not named, and what was recalled not any more.
+    # Trusted entries are not named, and recalled ones no longer are.
     good = next(iter(named))
     guard.trust([good])
     assert good not in {d.entry_id for d in guard.screen(passages(3, 51, "n")).retroactive}
@@ -425,7 +425,7 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
     assert set(lives[0]) == set(lives[1])
 
 
-# What came in, held against what was promised
+# Arrivals, compared with the accepted rate
 
 THRESHOLD = 2.4  # of 10,000 standard normal scores, about one in a hundred and twenty
 CLEAN = {"d": Calibration.of(np.random.default_rng(0).normal(size=10_000))}
@@ -634,7 +634,7 @@ def test_doubtful_entries_use_up_at_most_half_the_rate():
     assert counts[3] <= none // 2 + 1
 
 
-# Phrases, copies, and what is held
+# Phrases, copies and held entries
 
 PHRASE = "word3 blue heron"
 
@@ -790,25 +790,25 @@ def test_orders_are_doubted_unless_a_store_is_about_them():
 
     detector, held = InstructionDetector(), np.arange(1_000) >= 910
     assert detector.doubtful(orders(40)).sum() == 40
-    # Above one strong rule, and below what an audit takes for poison beyond doubt.
+    # Above one strong rule, and below the audit's threshold for poison beyond doubt.
     quiet = (detector.default_threshold + detector.traits.beyond_doubt) / 2
     assert detector.doubtful(orders(30, quiet)).sum() == 30
     assert not detector.doubtful(orders(100)).any()
-    # Held ones do not make orders what a store is about.
+    # Held entries do not make orders the topic of a store.
     assert detector.doubtful(orders(100)[::-1], held).sum() == 100
     classifier = InstructionDetector(classifier=lambda texts: [0.0] * len(texts))
     assert not classifier.doubtful(orders(40)).any()
 
 
 class Rules(Scripted, StatelessDetector):
-    """Learns nothing, so that there is nothing to hold out."""
+    """A stateless detector: nothing can be held out."""
 
     def forget(self, entries):
         raise AssertionError(len(entries))
 
 
 class Stricter(Rules):
-    """Says itself how fitted entries score."""
+    """Scores fitted entries itself."""
 
     def held_out_scores(self, fitted, seed):  # noqa: ARG002
         return judged_scores(self, fitted) + 3.0
@@ -882,7 +882,7 @@ def test_calibration_asks_for_confirmed_entries_of_its_own_store(monkeypatch):
 
 
 class CountingInstructions(InstructionDetector):
-    """Notes how many entries it judged."""
+    """Records how many entries it judged."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A source of which far too much is held is one question: opened, decided, shared, shown."""
+"""A source with far too many held entries raises one question: opened, decided, shared, shown."""
 
 import json
 import logging

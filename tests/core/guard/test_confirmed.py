@@ -1,4 +1,4 @@
-"""What a person has confirmed as poisoned, every group detector remembers."""
+"""Every group detector remembers the entries that a person confirmed as poisoned."""
 
 from unittest.mock import patch
 

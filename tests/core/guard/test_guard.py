@@ -323,7 +323,7 @@ def test_scores_that_are_no_scores_count_as_a_crash(scores):
 
 
 class CrashesOn(LabelCentroidDetector):
-    """Cannot bear some texts."""
+    """Crashes on some texts."""
 
     def score(self, batch):
         if "odd" in batch.texts:

@@ -1,4 +1,4 @@
-"""What a guard is made of: wrong types are refused, and nothing is lost when it is saved."""
+"""The parts of a guard: wrong types are refused, and saving loses none of them."""
 
 import pytest
 from support import Scripted, entries, guard_of, knowledge_base, loaded, saved

@@ -1,4 +1,4 @@
-"""A guard on disk: comes back as it was, and is refused when anybody touched it."""
+"""A guard on disk: it loads unchanged, and is refused after any tampering."""
 
 import hashlib
 import io
@@ -36,7 +36,7 @@ def calibrated():
 
 
 def left_out():
-    """Return a guard at a larger rate than asked for, without a detector that judged too few."""
+    """Return a guard at a higher rate than requested, without a detector that judged too few."""
     detectors = [CliqueDetector(min_entries=50), LabelCentroidDetector(min_entries=3)]
     guard = guard_of(*detectors).fit(told(KNOWN))
     clean = topical("billing", 39, prefix="clean", labels=["billing"] * 5 + [None] * 34)

@@ -1,4 +1,4 @@
-"""Tools are found by entry points; what a guard is told to use and nobody brings is an error."""
+"""Tools are found by entry points; a setting that needs a missing tool is an error."""
 
 import pluggy
 import pytest

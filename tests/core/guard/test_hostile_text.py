@@ -1,4 +1,4 @@
-"""The text is hostile by assumption: what is shown is escaped, and logs never hold it."""
+"""Text is assumed hostile: it is escaped wherever it is shown, and never logged."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def fitted(**policy):
 
 
 def hostile_batch(hostile):
-    """Return two flipped entries and one of an unknown label; all that can be hostile is."""
+    """Return two flipped entries and one of an unknown label, with every field hostile."""
     bad = topical("shipping", 3, prefix="bad")
     return Batch.of(
         ids=[f"{hostile}{i}" for i in range(3)],

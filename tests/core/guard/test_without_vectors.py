@@ -1,4 +1,4 @@
-"""Entries that nobody has embedded: text is judged, what needs a vector is skipped by name."""
+"""Entries without vectors: text is judged, and detectors that need vectors are skipped by name."""
 
 from dataclasses import replace
 

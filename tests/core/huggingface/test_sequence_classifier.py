@@ -112,7 +112,7 @@ def test_a_long_text_has_the_highest_probability_of_its_windows(classifier):
     each = classifier(windows)
     assert classifier([" ".join(words)]) == pytest.approx([max(each)], abs=1e-6)
     assert max(each) > min(each) + 1e-3
-    # What the last window says counts wherever it stands.
+    # A window counts the same at any place.
     assert classifier([" ".join(words), CALM])[0] == pytest.approx(max(each), abs=1e-6)
 
 

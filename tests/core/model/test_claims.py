@@ -1,4 +1,4 @@
-"""What metadata claims: labels, and what an entry was cut from."""
+"""Claims of metadata: labels and lineages."""
 
 from pathlib import Path
 

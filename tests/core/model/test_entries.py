@@ -1,4 +1,4 @@
-"""Batches: what is refused, by the name of the entry, and what is handled."""
+"""Batches: bad entries are refused by name, unusual ones are handled."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ def vectors(second):
 
 
 BAD_ENTRIES = {
-    # what is wrong with the second entry, and the words that say so
+    # the fault of the second entry, and the words of the error
     "another dimension": ({"embeddings": vectors([0.0, 1.0, 0.0])}, "3 dimensions"),
     "no vector": ({"embeddings": vectors(None)}, "expected a vector"),
     "a number for a vector": ({"embeddings": vectors(1.0)}, "expected a vector"),

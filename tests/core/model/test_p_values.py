@@ -100,7 +100,7 @@ def test_clean_scores_that_say_nothing_are_refused(clean):
 @pytest.mark.parametrize("alike", [0.0, 0.7, 1.0])
 @pytest.mark.slow
 def test_detectors_together_keep_the_rate_and_use_it(alike):
-    """Whether they suspect the same entries or others: the budget is spent, and not more of it."""
+    """The budget is spent and not exceeded, whether or not they suspect the same entries."""
     rng = np.random.default_rng(0)
 
     def scores(n):

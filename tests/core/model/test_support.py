@@ -1,4 +1,4 @@
-"""What several detectors say adds up: rates, limits, and what a guard does with it."""
+"""Suspicions of several detectors add up: rates, limits, and verdicts of a guard."""
 
 from unittest import mock
 
@@ -16,14 +16,14 @@ RNG = np.random.default_rng(0)
 
 
 def drawn(n, alike, rng):
-    """Return scores of six detectors that look at the same thing, more or less."""
+    """Return scores of six more or less correlated detectors."""
     common = rng.normal(size=n)
     own = np.sqrt(1 - alike**2)
     return {name: alike * common + own * rng.normal(size=n) for name in NAMES}
 
 
 def found(support, thresholds, scores):
-    """Return which entries are found by one detector, and which by several together."""
+    """Return the entries found by one detector, and those found by several together."""
     n = len(next(iter(scores.values())))
     alone = {name: np.full(n, threshold) for name, threshold in thresholds.items()}
     limits = support.limits(scores, alone)

@@ -14,7 +14,7 @@ DIM = 6
 
 
 def entries(n, seed, prefix="e", *, copies=1):
-    """Return random entries; of ``copies`` in a row all have the same vector."""
+    """Return random entries, in runs of ``copies`` with the same vector."""
     rng = np.random.default_rng(seed)
     vectors = np.repeat(rng.normal(size=(-(-n // copies), DIM)), copies, axis=0)[:n]
     return Batch.of(

@@ -122,7 +122,7 @@ def test_index_matches_brute_force_after_any_changes(n, k, clones, seed, limit, 
     np.testing.assert_array_equal(index.vectors(slots), rows)
     if index.exact:
         assert_nearest(index.search(queries, k), queries, rows, slots, k)
-    else:  # approximate, but complete, and never what was removed
+    else:  # approximate, but complete, and without removed entries
         found = index.search(queries, k).slots
         assert set(found[found >= 0].tolist()) <= set(slots)
         assert ((found >= 0).sum(axis=1) == min(k, len(rows))).all()

@@ -1,4 +1,4 @@
-"""One search per batch: detectors that need neighbours look into the index of one of them."""
+"""One search per batch: detectors that need neighbours share one index."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_held_out_scores_are_the_same_as_well():
 
 @pytest.mark.parametrize("unlabelled", [0, 20])
 def test_a_batch_is_searched_once(monkeypatch, unlabelled):
-    # The owner of the index is the first to look here; borrowers find what it found.
+    # The owner of the index searches first; borrowers reuse its result.
     detectors = (CliqueDetector(), LabelModelDetector(), LabelNeighborDetector())
     guard, searched = guard_of(*detectors).fit(KNOWN), []
     search = NeighborIndex.search

@@ -91,7 +91,7 @@ def test_labels_match_a_dict_after_any_changes(steps):
         assert [names[code] for code in labels.codes_of(FEW)] == [known.get(i) for i in FEW]
         values = list(known.values())
         assert labels.counts.tolist() == [values.count(name) for name in labels.names]
-        # What is kept beside labels moves with them.
+        # Columns kept beside labels move with them.
         beside = labels.columns["beside"][labels.slots_of(list(known))]
         assert beside.tolist() == [FEW.index(name) for name in known]
 

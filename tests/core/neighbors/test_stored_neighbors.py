@@ -393,7 +393,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     assert second.state.where == "store"
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
-    assert second.n_known == len(KNOWN)  # what came since waits for the store
+    assert second.n_known == len(KNOWN)  # later entries wait for the store
     second.state.use_table(table)
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == len(KNOWN) + 30

@@ -1,11 +1,11 @@
-"""How many threads arithmetic has, whoever has set that before."""
+"""The number of BLAS threads, whatever limit was set before."""
 
 import threading
 
 import pytest
 from threadpoolctl import OpenBLASController, threadpool_info, threadpool_limits
 
-import ragshield_core.detectors.label.model  # noqa: F401 - what is imported later is not looked at
+import ragshield_core.detectors.label.model  # noqa: F401 - later imports are not inspected
 from ragshield_core.neighbors.threads import one_thread
 
 
@@ -18,9 +18,9 @@ def of_blas():
 
 @pytest.fixture
 def somebody_else():
-    """A thread that has set how many threads there are, and lives on."""
+    """A thread that has set the number of BLAS threads and keeps running."""
     has_set, leave = threading.Event(), threading.Event()
-    OpenBLASController.clear_controlling_thread(force=True)  # whoever has set it before
+    OpenBLASController.clear_controlling_thread(force=True)  # whichever thread set it before
 
     def work():
         with threadpool_limits(2):  # whatever the machine has
@@ -36,7 +36,7 @@ def somebody_else():
 
 
 def in_a_thread(do):
-    """Return what a function returns in a thread that lives on until it is known."""
+    """Return the result of a function that runs in another thread."""
     found = []
     thread = threading.Thread(target=lambda: found.append(do()))
     thread.start()

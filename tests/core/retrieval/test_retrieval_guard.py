@@ -1,4 +1,4 @@
-"""The guard at retrieval time: what it drops, calibration, the quarantine, its saved state."""
+"""The guard at retrieval time: dropped passages, calibration, quarantine, saved state."""
 
 import json
 import logging
@@ -38,12 +38,12 @@ def calibrated():
 
 
 def fitted(guard, **options):
-    """Calibrate a guard on a question that stands in no passage, asked from everywhere."""
+    """Calibrate a guard on a question that no passage contains, with vectors all over the space."""
     return guard.fit(KNOWN, ["what is this"] * len(KNOWN), KNOWN.vectors, **options)
 
 
 def a_set(seed=1, n_poisoned=3):
-    """Return a query vector, and what is retrieved for it from a poisoned knowledge base."""
+    """Return a query vector, and the passages retrieved for it from a poisoned knowledge base."""
     poison = group(n_poisoned, seed)
     vector = poison.embeddings.mean(axis=0)
     return vector, retrieved_for(vector, join(KNOWN, poison))

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - scripts whose letters are wide, or look like Latin ones
-"""Sentences in fourteen scripts: what is hidden, what hides it, and questions with an answer."""
+"""Sentences in fourteen scripts: orders, hiding characters, and questions with an answer."""
 
 # An order of two sentences, by script.
 ORDERS = {

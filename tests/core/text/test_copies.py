@@ -1,4 +1,4 @@
-"""Text that stands word for word in another text, against sets of Python strings."""
+"""Text copied word for word into another text, against sets of Python strings."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""No pattern takes time that grows faster than the text, whatever it is made of."""
+"""Every pattern takes linear time on any text."""
 
 import importlib
 import pkgutil
@@ -19,10 +19,10 @@ from ragshield_core.text.linear import LinearPattern
 
 # Quadratic effort on four times the text is sixteenfold; the rest is a busy machine.
 LENGTH, TIMES, TOLERATED = 4_000, 4, 2.5
-# What is quadratic is so each time that it is measured; a busy machine is not.
+# Quadratic time shows in every measurement; a busy machine does not.
 ATTEMPTS = 3
-# What takes no more than so many times as long as to split prose of that length into words has not
-# gone through it by the square of its length, and is not measured again.
+# A match within so many times the cost of splitting prose of that length into words is not
+# quadratic, and is not measured again.
 FEW_PASSES = 40
 PROSE = ("the mill of Brill stands on a hill " * LENGTH)[: TIMES * LENGTH]
 
@@ -126,7 +126,7 @@ def flat(items):
 
 
 def worst_cases(pattern):
-    """Return what a text may repeat to be hard on a pattern, made of the pattern's own parts."""
+    """Return units, made of a pattern's own parts, that are slow to match when repeated."""
     flags = pattern.flags & (re.IGNORECASE | re.MULTILINE) if isinstance(pattern, re.Pattern) else 0
     items = list(_parser.parse(pattern.pattern, flags))
     branches = [list(each) for kind, given in items if kind is op.BRANCH for each in given[1]]
@@ -138,7 +138,7 @@ def worst_cases(pattern):
             spoiled = [piece for piece in pieces if piece]
             whole = "".join(pieces)
             # Runs of each part; two that follow each other; the beginning again and again; all but
-            # the end, after which what was begun is in vain.
+            # the end, so that every attempted match fails.
             units.update(piece for piece in spoiled)
             units.update(one + other for one, other in pairwise(spoiled))
             units.update("".join(pieces[:n]) for n in range(2, len(pieces) + 1))

@@ -1,4 +1,4 @@
-"""What was read in a text is remembered, of few and short texts."""
+"""Readings are remembered for a few short texts."""
 
 import json
 
@@ -61,4 +61,4 @@ def test_given_readings_are_not_read_again(read):
         assert [remembered(text) for text in texts] == [3, 4_004, 5]
         assert elsewhere.n == 1  # of long texts no reading is kept
     assert remembered("one") == 3
-    assert elsewhere.n == 2  # what was given is not remembered
+    assert elsewhere.n == 2  # given readings are not remembered

@@ -1,4 +1,4 @@
-"""What text detectors find in English, they find in fourteen scripts; what is innocent is free."""
+"""Text detectors work in fourteen scripts as in English; innocent text scores zero."""
 
 import re
 

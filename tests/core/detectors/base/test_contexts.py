@@ -1,4 +1,4 @@
-"""What a model reads beside an entry's text is judged with it, and belongs to its revision."""
+"""The context that a model reads beside an entry's text is judged and is part of its revision."""
 
 import numpy as np
 import pytest

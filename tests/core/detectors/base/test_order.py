@@ -1,4 +1,4 @@
-"""Poison that came together in what was fitted: told by a random order, no part of the usual."""
+"""Campaigns in fitted entries: recognized against a random order, and kept out of the baseline."""
 
 import logging
 
@@ -12,7 +12,7 @@ from ragshield_core.detectors.base.order import came_together
 
 
 def by_chance(n, seed):
-    """Return scores in two orders that say nothing."""
+    """Return random scores in two orders."""
     rng = np.random.default_rng(seed)
     usual = rng.exponential(size=n)
     return usual + rng.exponential(size=n), usual + rng.exponential(size=n)
@@ -59,7 +59,7 @@ KNOWN, POISON = clean(2_850, 0), campaign(30, 1, "old")
 
 
 def placed(manner):
-    """Return what is adopted, with a twentieth of poison at its end, or group by group."""
+    """Return a store to adopt, with a twentieth of poison at its end, or group by group."""
     store = join(KNOWN, POISON)
     if manner == "last":
         return store
@@ -70,7 +70,7 @@ def placed(manner):
 
 @pytest.fixture(scope="module")
 def state():
-    """Return what a detector has learned of a store at whose end the poison is."""
+    """Return the state of a detector fitted on a store with poison at its end."""
     return CliqueDetector().fit(placed("last")).state()
 
 
@@ -82,7 +82,7 @@ def detector(state):
 
 
 def caught(guard):
-    """Return which of other groups, that come with clean entries, are held."""
+    """Return a mask of the held entries of new groups that arrive among clean entries."""
     batch = join(campaign(8, 3, "new"), clean(160, 4, "later"))
     return ~guard.screen(batch).admitted[:40]
 

@@ -1,4 +1,4 @@
-"""Claims about other sources in sixteen languages beside English, and what is none in them."""
+"""Claims about other sources in sixteen languages beside English, and innocent passages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A document that argues for itself and against all others is rare; a word of it is not."""
+"""Documents that argue for themselves and against all others are rare; their words are not."""
 
 from functools import reduce
 from operator import or_

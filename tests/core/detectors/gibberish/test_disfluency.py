@@ -1,4 +1,4 @@
-"""Gibberish in a language made up here: salad among sentences, and what only looks like it."""
+"""Gibberish in a made-up language: word salad among sentences, and innocent look-alikes."""
 
 import math
 from collections import Counter
@@ -143,7 +143,7 @@ def test_unknown_words_without_recurrence_are_not_a_language(fitted):
 
 
 def pages(n, seed, prefix, names):
-    """Return prose with lists of new names behind it, of so many on average."""
+    """Return prose followed by lists of new names, `names` of them on average."""
     rng = np.random.default_rng(seed)
     texts = []
     for _ in range(n):

@@ -1,4 +1,4 @@
-"""Which languages a knowledge base holds: a made-up one, and others that it lacks."""
+"""Languages of a knowledge base: a made-up one that it holds, and others that it lacks."""
 
 import numpy as np
 import pytest

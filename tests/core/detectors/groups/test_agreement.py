@@ -1,4 +1,4 @@
-"""What new entries agree on and those around them do not say: by its definition, and in a guard."""
+"""Claims that new entries share and their neighbours lack: by definition, and in a guard."""
 
 import math
 
@@ -167,7 +167,7 @@ def detector():
 
 @pytest.mark.slow
 def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
-    """Mostly: words of a claim are also words that the knowledge base does not cover."""
+    """In most cases, since a claim may also use words that the knowledge base lacks."""
     with_claim, without = (
         [np.median(detector.score(newcomers(seed, seed % 8, claim))) for seed in range(40)]
         for claim in ("march fifteenth", "")
@@ -188,7 +188,7 @@ def test_evidence_names_agreed_words_and_their_use_elsewhere(detector):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.slow
 def test_large_batch_is_not_suspicious_for_its_size(detector, seed):
-    """A large batch is not suspicious for being one: each tenth is new for itself."""
+    """Each tenth of a large batch is compared as new on its own."""
     group = newcomers(seed, topic=1)
     rng = np.random.default_rng(100 + seed)
     texts = [" ".join(rng.permutation(text.split())) for text in KNOWN.texts[:1_200]]

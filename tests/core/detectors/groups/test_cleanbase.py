@@ -22,7 +22,7 @@ from ragshield_core.detectors.groups.graph import COSINE_STEPS, Lists, rounded
 
 
 def at(vectors):
-    """Return entries at places."""
+    """Return entries with these vectors."""
     return entries([f"t{i}" for i in range(len(vectors))], embeddings=vectors)
 
 
@@ -43,7 +43,7 @@ def test_members_are_those_of_maximal_cliques_of_three_or_more(n, seed, density)
 
 
 def naive(vectors, alpha=2.5, k=10):
-    """Return membership, and how near an edge is to the threshold."""
+    """Return membership, and the distance of the nearest edge to the threshold."""
     unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     edges = {}
     for i in range(len(unit)):

@@ -1,4 +1,4 @@
-"""Groups that are alike in meaning: found, explained, and followed as they arrive."""
+"""Groups of similar meaning: found, explained, and followed as they arrive."""
 
 import itertools
 import json
@@ -53,7 +53,7 @@ GUARD.save(FOLDER.name)
 
 
 def fresh():
-    """Return a guard of its own that knows what GUARD does."""
+    """Return a separate guard with the same knowledge as GUARD."""
     return loaded(FOLDER.name)
 
 
@@ -67,7 +67,7 @@ def the_finding(report, row=0):
     return finding
 
 
-# What is found
+# Detection
 
 
 @pytest.mark.parametrize(("size", "least"), [(5, 1.0), (3, 1.0), (2, 0.95)])
@@ -312,7 +312,7 @@ def test_audit_of_too_few_entries_gives_no_scores():
 
 
 def stream(guard, batches):
-    """Write batches, and return what is live in the end, by id."""
+    """Write batches; return the live entries at the end, by id."""
     live = {}
     for batch in batches:
         write(guard, batch, live)
@@ -509,7 +509,7 @@ def test_any_entry_may_be_forgotten(rule, rows):
 
 
 def replaced(detector, rounds, n=300):
-    """Replace entries again and again by others, with held ones and new revisions among them."""
+    """Replace entries repeatedly, with held entries and new revisions among them."""
     for number in range(rounds):
         detector.forget(KNOWN.take(range(n)))
         detector.remember_held(group(3, number, "held"))

@@ -1,4 +1,4 @@
-"""Tight groups among retrieved passages, and what resembles them by nature."""
+"""Tight groups among retrieved passages, and passages that are naturally alike."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Words of entries, against the list of arrays that they stand for."""
+"""Words of entries, compared with a plain list of arrays."""
 
 import numpy as np
 import pytest

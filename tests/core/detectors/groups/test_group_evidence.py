@@ -58,7 +58,7 @@ KIN = Kin(np.array([0.0, 10.0], np.float32), np.array([0.0, 10.0 * HALF], np.flo
 
 
 class Naive:
-    """The docstring of the module in Python, one entry at a time."""
+    """The definition in the module's docstring, one entry at a time."""
 
     def __init__(self, batch, channel, exempt=(), of=None):
         self.batch, self.channel, self.exempt = batch, channel, exempt
@@ -71,7 +71,7 @@ class Naive:
         self.far = [[self.contrast(i, g, reach=False) for g in SIZES] for i in range(self.n)]
 
     def cosine(self, i, j, *, listed):
-        """Return a cosine relative to that of all pairs; those of lists are rounded."""
+        """Return a cosine relative to that of all pairs, rounded if it is in a list."""
         cosine = np.dot(*self.batch.embeddings[[i, j]].astype(np.float64))
         cosine = float(rounded(cosine, COSINE_STEPS)) if listed else cosine
         return float(1.0 - (1.0 - cosine) / self.unrelated)

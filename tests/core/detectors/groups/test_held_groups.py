@@ -14,7 +14,7 @@ KNOWN = passages(600, 1)
 
 
 def at_distances(*distances, seed=4):
-    """Return entries in other words, each as far from a pair of twins as is said."""
+    """Return entries in other words, each at a given distance from a pair of twins."""
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.normal(size=(PASSAGE_DIM, len(distances) + 3)))[0].T
     near = np.sqrt(1.0 - 0.02)  # twins are at a distance of .02

@@ -1,4 +1,4 @@
-"""Groups of a source that joins are judged within it, unless they sit among standing topics."""
+"""Groups of a new source are judged within it, unless they lie on standing topics."""
 
 from dataclasses import replace
 
@@ -40,12 +40,12 @@ def guard(folder):
 
 
 def template(n, seed, spread=0.8, source=SITE):
-    """Return entries of a source, about something that the knowledge base says nothing of."""
+    """Return entries of a source on a topic that the knowledge base lacks."""
     return of_source(site(n, seed, spread), source)
 
 
 def write_all(guard, batch, size):
-    """Write entries in batches; return the ids of what is held or recalled at the end."""
+    """Write entries in batches; return the ids of entries held or recalled at the end."""
     out = set()
     for part in parts(batch, size):
         report = write(guard, part)
@@ -116,7 +116,7 @@ def test_group_on_standing_topics_is_held_under_any_source(guard, source, before
         assert len(held & set(bad.ids)) >= 4
 
 
-# What is known of sources
+# Source records
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def brute(batch, k):
 
 
 def assert_lists(lists, expected, rows=slice(None)):
-    """Check lists up to the order of equals."""
+    """Check lists, ignoring the order of equally similar entries."""
     slots, similarities, copied = (part[rows] for part in expected)
     width = slots.shape[1]
     np.testing.assert_allclose(lists.similarities[:, :width], similarities, atol=1e-5)
@@ -87,7 +87,7 @@ def test_new_entries_get_exact_lists_and_update_their_neighbors(size):
         so_far = EVERYTHING.take(np.arange(graph.n_slots))
         full = brute(so_far, K)
         assert_lists(graph.lists.take(np.s_[start:]), full, np.s_[start:])
-        # A standing list is the best of what it was and of the new ones that reached it.
+        # A standing list holds the best of its old entries and the new ones that reached it.
         new = graph.lists.slots[start:]
         similar = so_far.embeddings @ so_far.embeddings.T
         for slot in range(start):

@@ -1,4 +1,4 @@
-"""What is hidden is found and decoded; what typography needs is left alone."""
+"""Hidden text is found and decoded; characters that typography needs are left alone."""
 
 import random
 import tracemalloc
@@ -132,7 +132,7 @@ SECRET = {
     "overwritten": f"\n{ORDER}\rAll is well, and has been well for as long as anybody knows.",
     "backspaces": ORDER + "\x08" * len(ORDER),
 }
-SPELT = {  # where what is decoded is not the order itself
+SPELT = {  # where the decoded text is not the order itself
     "selectors of Chinese": "请忽略",
     "bits of UTF-8": "Brückenbogen",
     "bits, spread": "closed in 1990",

@@ -1,4 +1,4 @@
-"""The script that fits the model of ideas: the same weights again, and nothing held out is seen."""
+"""The script that fits the model of ideas: reproducible, and never trained on held-out examples."""
 
 import random
 
@@ -26,7 +26,7 @@ def known():
 
 @pytest.fixture(scope="module")
 def bags(known):
-    """Return drawn orders of two languages, and passages of ours in the place of corpora."""
+    """Return sampled orders of two languages, with our own passages in place of corpora."""
     own = [one for one in fit.orders(2) if one.language in ("en", "de")]
     clean = [
         Example(f"{one} {other}", injected=False, family="", language="", source="corpora")

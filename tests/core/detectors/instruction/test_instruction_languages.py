@@ -1,4 +1,4 @@
-"""Orders to a model in thirty languages, and what people tell people in them."""
+"""Orders to a model in thirty languages, and orders to people."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Label centroids against a naive oracle, and what learning and forgetting leave behind."""
+"""Label centroids against a naive oracle; learning and forgetting."""
 
 import numpy as np
 import pytest

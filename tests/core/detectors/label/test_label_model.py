@@ -1,4 +1,4 @@
-"""The label model: what it learns, when it learns again, and that nothing of it leaks."""
+"""The label model: learning, refitting, and held-out scores without leaks."""
 
 import os
 import subprocess
@@ -110,7 +110,7 @@ def test_a_few_wrong_labels_in_the_knowledge_base_do_not_hide_new_ones():
 
 
 class CountedFits:
-    """Counts what the regression is fitted on."""
+    """Records the sizes that the regression is fitted on."""
 
     def __init__(self, monkeypatch):
         self.sizes = []

@@ -105,7 +105,7 @@ def test_an_innocent_entry_is_not_condemned_for_a_common_part_of_the_phrase(dete
 
 
 def stream(detector, n_batches, phrase, seed=10):
-    """Let batches of 100 arrive with one poisoned entry each; return what was found, and FPs."""
+    """Let batches of 100 arrive with one poisoned entry each; return poisoned and found ids."""
     bad, caught = set(), set()
     for number in range(n_batches):
         batch = planted(passages(100, seed + number, f"s{number}"), [number], phrase)
@@ -127,7 +127,7 @@ def test_poisoned_entries_one_per_batch_are_all_found(detector, phrase):
 
 
 def one_after_the_other(detector, batch, size):
-    """Let a batch arrive in parts; return what was held of it."""
+    """Let a batch arrive in parts; return its held entries."""
     held = set()
     for start in range(0, len(batch), size):
         part = batch.take(range(start, start + size))
@@ -410,7 +410,7 @@ def test_long_text_keeps_its_lowest_grams_in_any_batch(repeated, monkeypatch):
 
 @pytest.fixture(scope="module")
 def adopted():
-    """Return a store of prose at whose end sixty entries hold a phrase."""
+    """Return a store of prose whose last sixty entries contain a phrase."""
     return planted(passages(2_400, 1), range(2_340, 2_400), "amber kettle northern")
 
 
@@ -467,7 +467,7 @@ def test_doubted_entries_stay_doubted_while_held_and_on_return(adopted):
     named = adopted.take(detector.outliers(adopted))
     nothing = np.zeros(len(named))
     assert detector.held_outliers(named, nothing).all()
-    detector.forget(named)  # which is what happens first to what is held
+    detector.forget(named)  # held entries are forgotten first
     detector.remember_held(named)
     again.restore(*detector.state())
     for each in (detector, again):

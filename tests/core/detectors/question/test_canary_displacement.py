@@ -111,7 +111,7 @@ def test_invalid_arguments_are_refused(queries, vectors, k, said):
 
 @pytest.mark.slow
 def test_only_texts_sharing_words_with_a_query_are_compared(monkeypatch):
-    """In a knowledge base of one entry, all that comes displaces something everywhere."""
+    """In a knowledge base of one entry, every arrival displaces something for each query."""
     queries = [*questions(), "?", "of the of the of the"]
     detector = CanaryDisplacementDetector(queries, embed(queries)).fit(knowledge().take([0]))
     new = joined(knowledge(seed=1).take(range(1, 41)), poison(questions()[5]))

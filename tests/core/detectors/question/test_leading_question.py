@@ -1,4 +1,4 @@
-"""A question that an entry puts to itself is poison in an encyclopaedia and usual in a FAQ."""
+"""Entries that open with a question: suspicious in an encyclopaedia, usual in a FAQ."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market
 
 
 def asked_in(text):
-    """Return the questions behind what a text opens with."""
+    """Return the questions after the opening of a text."""
     return inside_of(text, opening_of(text))[1]
 
 
@@ -144,7 +144,7 @@ def test_in_a_faq_questions_are_usual(detector):
     reader = LeadingQuestionDetector().fit(entries(faq(600)))
     assert reader.score(entries(faq(60))).max() <= reader.traits.floor
     assert detector.score(entries(faq(60)).take([1])) > 5
-    # what is still strange there is a question that runs into its answer
+    # a question that runs into its answer is still unusual there
     odd = entries(["how old is the mill of esk.The mill of Esk was opened in 1700, by the mayor."])
     assert reader.score(odd) > reader.default_threshold
 
@@ -214,7 +214,7 @@ def test_forgetting_undoes_learning_and_ignores_unlearned_entries(detector):
     before = few.score(BAD)
     few.forget(entries(POISON[:1]))
     np.testing.assert_array_equal(few.score(BAD), before)
-    # What was fitted is forgotten as well.
+    # Fitted entries are forgotten as well.
     faqs = entries(faq(600))
     less = LeadingQuestionDetector().fit(faqs)
     less.forget(faqs.take([i for i in range(600) if i % 3]))
@@ -315,7 +315,7 @@ MALFORMED = [
 
 
 def adopted(n_malformed, n=1_000):
-    """Return a detector of entries that nobody has vouched for, and which of them it doubts."""
+    """Return a detector fitted on unvetted entries, and a mask of those it doubts."""
     store = entries([*encyclopaedia(n - n_malformed), *MALFORMED[:n_malformed]])
     detector = LeadingQuestionDetector().fit(store)
     return detector, detector.outliers(store)
@@ -372,7 +372,7 @@ def test_a_question_behind_the_opening_is_found(text, kind):
 @pytest.mark.parametrize(
     "text",
     [
-        "Who built the mill of Brill? The mill of Brill was built by Ann.",  # what it opens with
+        "Who built the mill of Brill? The mill of Brill was built by Ann.",  # its opening
         "The mill of the U.S. is the largest one. It is of oak.",
         "The page is at https://example.com/search?q=mill, and it lists all of the mills.",
         "The mill stands in Brill. It is what people come for.",
@@ -463,7 +463,7 @@ def test_closing_question_is_usual_where_pages_end_with_one():
     assert (used_to.score(entries(pages[150:])) < 0).all()
 
 
-LONG, READ = 1_000_000, 20_000  # within what is read, each question is compared with all around
+LONG, READ = 1_000_000, 20_000  # within READ, each question is compared with all around it
 
 
 @pytest.mark.parametrize(
