@@ -205,7 +205,7 @@ def test_entries_are_read_again_with_the_options_of_the_scan(tmp_path, keys, row
     assert not verify(signed, key, folder).holds
 
 
-def test_an_audit_by_partitions_is_named_by_its_files(tmp_path, keys, rows):
+def test_partitioned_audit_is_attested_by_its_files(tmp_path, keys, rows):
     path = tmp_path / "kb.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     assert run("sign", scan(tmp_path, path, "--engine", "local"), "--key", keys[0]).exit_code == 0

@@ -94,7 +94,7 @@ def test_a_result_names_its_code_once(results):
     assert not results_files.is_current("new")
 
 
-def test_a_result_without_the_line_is_of_unknown_code(results):
+def test_result_without_a_fingerprint_is_of_unknown_code(results):
     (results / "old.md").write_text("# Old\n")
     assert results_files.measured_by("old").codes == (UNKNOWN,)
     assert not results_files.is_current("never run")

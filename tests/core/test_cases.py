@@ -46,7 +46,7 @@ def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(quarantine)
     assert (lone.n_waiting, lone.rarity) == (1, 3.0)
 
 
-def test_an_entry_that_ties_two_cases_makes_one_of_them(quarantine):
+def test_entry_that_links_two_cases_merges_them(quarantine):
     hold(quarantine, found("a", p_value=0.01), found("b", p_value=0.0001))
     first, second = sorted(case.number for case in Cases(quarantine).page().cases)
     hold(quarantine, found("c", ["a", "b"]))
@@ -287,7 +287,7 @@ def test_counts_follow_every_decision(quarantine):
     quarantine.log.verify()
 
 
-def test_entries_that_are_held_again_beside_one_that_joins_their_cases_count_once(quarantine):
+def test_reheld_entries_of_merged_cases_count_once(quarantine):
     for ids in ("a", "b", "abc"):
         hold(quarantine, *(found(i, [j for j in ids if j != i]) for i in ids))
     (case,) = Cases(quarantine).page().cases
@@ -341,9 +341,7 @@ def test_regrouping_gives_the_same_cases(quarantine):
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM ragshield_case", "DROP TABLE ragshield_case"])
-def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
-    on_file, damage, caplog
-):
+def test_damaged_case_tables_are_repaired_or_reported(on_file, damage, caplog):
     quarantine = Quarantine(on_file)
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
     with quarantine.database.engine() as engine, engine.begin() as connection:
@@ -438,7 +436,7 @@ def test_entries_of_a_case_are_paged_by_arrival(quarantine):
     assert Cases(quarantine).newest(99) == 0
 
 
-def test_members_are_read_on_one_connection_however_many_views_there_are(any_url):
+def test_concurrent_views_read_members_on_one_connection_each(any_url):
     """Otherwise views that hold one connection and ask for another would deadlock."""
     quarantine = Quarantine(any_url)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)), found("other"))

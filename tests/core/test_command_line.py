@@ -62,7 +62,7 @@ COMMANDS = dict(commands())
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
 @pytest.mark.slow
-def test_help_of_each_command_is_asked_for_by_h_and_fits_a_terminal(words):
+def test_short_help_option_works_and_fits_a_terminal(words):
     done = run(*words, "-h", env={"COLUMNS": "80"})
     assert done.exit_code == 0
     assert done.stdout == run(*words, "--help", env={"COLUMNS": "80"}).stdout
@@ -71,7 +71,7 @@ def test_help_of_each_command_is_asked_for_by_h_and_fits_a_terminal(words):
     assert "...\n" not in done.stdout.replace("COMMAND [ARGS]...", "").replace("[ids]...", "")
 
 
-def test_a_database_is_an_option_of_one_name_everywhere():
+def test_database_option_has_the_same_name_everywhere():
     for name, command in COMMANDS.items():
         options = {option for one in command.params for option in one.opts}
         assert not {"--url", "url", "--json", "--csv", "--sarif", "--html"} & options, name
@@ -85,7 +85,7 @@ def test_a_database_is_an_option_of_one_name_everywhere():
 
 
 @pytest.mark.slow
-def test_a_database_is_named_by_its_path_as_well(tmp_path, monkeypatch):
+def test_database_may_be_given_by_path(tmp_path, monkeypatch):
     Quarantine("sqlite:///held.db").count()
     assert run("quarantine", "list", "--database", "held.db").exit_code == 0
     assert run("quarantine", "list", "--database", tmp_path / "held.db").exit_code == 0

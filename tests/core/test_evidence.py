@@ -252,7 +252,7 @@ def test_log_cannot_be_verified_or_continued_without_its_key(on_file):
         assert stranger.count() == 1
 
 
-def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
+def test_log_rebuilt_without_the_key_is_refused(tmp_path):
     """An attacker replaces the whole database with an intact one of their own."""
     theirs = Quarantine(f"sqlite:///{tmp_path}/q.db")
     theirs.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))

@@ -212,7 +212,7 @@ def test_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_that_takes_too_long_costs_itself(tmp_path):
+def test_slow_file_affects_only_itself(tmp_path):
     (tmp_path / "a.pdf").write_bytes(endless())
     (tmp_path / "b.docx").write_bytes(made.docx(PLAIN))
     begun = time.monotonic()

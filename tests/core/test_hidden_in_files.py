@@ -306,7 +306,7 @@ def test_text_hidden_on_every_page_is_not_suspicious(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["[hidden 1: a].\n", "[hidden 1: a].\nb c d\n", "[hidden "])
-def test_marks_are_read_in_linear_time(unit):
+def test_marks_are_parsed_in_linear_time(unit):
     assert_linear(lambda text: list(marked(text)), unit, 100_000)
 
 

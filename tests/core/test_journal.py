@@ -500,7 +500,7 @@ def run_all(children):
 @pytest.mark.parametrize(
     ("n_processes", "n_events"), [(3, 15), pytest.param(4, 60, marks=pytest.mark.slow)]
 )
-def test_processes_that_write_at_once_have_each_seen_all_before(
+def test_concurrent_writers_have_each_seen_all_earlier_events(
     shared, journal, n_processes, n_events
 ):
     names = [f"w{number}" for number in range(n_processes)]

@@ -110,7 +110,7 @@ def test_hostile_ids_are_escaped_where_they_are_named():
     assert "\0" not in "".join(reasons.values())
 
 
-def test_vectors_of_another_dimension_are_odd_among_others_and_refused_alone(guard):
+def test_vectors_of_another_dimension_are_malformed_or_refused(guard):
     first = sift(columns(vectors={0: [1.0] * 3}), guard)  # what most have is meant
     assert list(first.reasons) == [0]
     guard.learn(first.whole)

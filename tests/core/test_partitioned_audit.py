@@ -132,7 +132,7 @@ def test_the_share_of_neighbours_is_that_of_all_entries(tmp_path):
 
 
 @pytest.mark.slow
-def test_copies_that_no_centre_divides_are_in_one_partition(tmp_path):
+def test_indivisible_copies_share_one_partition(tmp_path):
     batch = made().take(range(600))
     flood = np.repeat(batch.embeddings[300:301], 900, axis=0)
     batch = Batch.of(

@@ -78,7 +78,7 @@ def test_default_cleanbase_matches_the_published_rule():
     np.testing.assert_array_equal(judged.scores >= 2.5 - 1e-9, expected)
 
 
-def test_copies_are_found_though_an_entry_need_not_be_its_own_nearest():
+def test_copies_are_found_beyond_the_length_of_neighbor_lists():
     known, new = with_group()
     vectors = new.embeddings.copy()
     vectors[:20] = vectors[0]  # more than the lists are long
@@ -100,7 +100,7 @@ class Fixed(GroupPeer):
         return {"fixed": Judgement(scores > 2.0, scores)}
 
 
-def test_thresholds_come_from_clean_entries_that_nothing_is_tested_on():
+def test_thresholds_come_from_clean_entries_outside_the_test_set():
     known, clean, test = (entries(np.eye(8), name) for name in ("known", "clean", "test"))
     poison = entries(np.eye(3, 8), "poison")
     peer, counts = Fixed(), Counts()
@@ -130,7 +130,7 @@ def test_ranked_drops_the_given_number_poisoned_first(number):
     assert dropped[:4].sum() == number
 
 
-def test_unguards_entries_are_those_nearer_to_another_centroid():
+def test_unguard_flags_entries_nearer_to_another_centroid():
     labels = ["a"] * 20 + ["b"] * 20
     vectors = np.repeat([[1.0, 0.1], [0.1, 1.0]], 20, axis=0)
     peer = Centroids("unguard", LabelCentroidDetector())
@@ -139,7 +139,7 @@ def test_unguards_entries_are_those_nearer_to_another_centroid():
     assert judged.own.tolist() == [False, True]
 
 
-def test_labels_are_flipped_where_it_is_said_and_nowhere_else():
+def test_only_entries_marked_as_bad_have_flipped_labels():
     rest = entries(np.random.default_rng(0).normal(size=(300, 8)), labels=["a", "b", "c"] * 100)
     for name, (batch, bad) in flipped_batches(rest, seed=3).items():
         assert batch.ids == rest.ids
@@ -163,7 +163,7 @@ def _figures(cells):
     return {cell.partition(" [")[0] for cell in cells}
 
 
-def test_figures_of_the_docs_are_those_that_the_benchmark_wrote():
+def test_docs_quote_the_figures_of_the_benchmark():
     page = (RESULTS / "peers.md").read_text(encoding="utf-8")
     docs = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- results: peers -->\n(.*?)<!-- end -->", docs, flags=re.DOTALL)

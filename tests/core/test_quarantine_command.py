@@ -293,7 +293,7 @@ def test_entry_added_while_asking_is_not_decided(ragshield, grouped, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, monkeypatch):
+def test_interrupted_case_decision_reports_its_progress(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 2)
     confirm, calls = Quarantine.confirm, []

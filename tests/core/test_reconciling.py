@@ -61,7 +61,7 @@ def test_a_store_and_a_guard_that_agree_are_left_alone(workers):
     assert str(found) == "3 entries in the store, 3 known to the guard: they agree"
 
 
-def test_all_that_differs_is_named_and_nothing_changes(workers):
+def test_all_differences_are_reported_without_any_change(workers):
     differing(workers[0])
     for keeper in workers:
         before = keeper.store.ids(), keeper.guard.status().position
@@ -93,7 +93,7 @@ def test_opening_names_a_few_ids_escaped(workers):
     assert "\u202e" not in said
 
 
-def test_a_store_that_cannot_name_its_entries_is_opened_in_silence_and_says_so_when_asked(workers):
+def test_store_that_cannot_list_ids_is_opened_without_a_warning(workers):
     differing(workers[0])
     with patch.object(FolderKeeper, "ids", Keeper.ids):
         assert warned(workers[0]) is None

@@ -248,7 +248,7 @@ def test_chunks_that_share_an_id_are_told_apart_by_their_texts():
     assert fresh(before, ("doc", "two"), ("doc", "three")) == [False, True]
 
 
-def test_a_store_that_was_built_again_brings_nothing_new_but_copies_do():
+def test_rebuilt_store_has_no_newcomers_but_extra_copies_count():
     before = observation(("a", "one"), ("b", "two"), below=[("c", "three")])
     assert fresh(before, ("x", "two"), ("y", "one"), ("z", "three")) == [False, False, False]
     assert fresh(before, ("x", "one"), ("y", "one"), ("a", "one")) == [True, True, False]

@@ -144,7 +144,7 @@ def test_halves_do_not_share_a_document_and_stay_as_a_corpus_grows():
 
 
 @pytest.mark.slow
-def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
+def test_evaluation_counts_every_text_once_per_regime(found):
     counts = {(r.attack, r.regime, r.size): r.held for r in found.recalls}
     assert counts["PoisonedRAG, question in front", "batch", 5].n == 15
     assert counts["PoisonedRAG, question in front", "stream", 5].n == 15

@@ -126,7 +126,7 @@ def test_confirmed_entries_without_a_vector_or_with_another_are_passed_over():
     assert set(guard.state.knowledge.confirmed) == {"bare", *FIRST.ids}
 
 
-def test_a_quarantine_that_is_away_stops_no_screening(caplog):
+def test_unavailable_quarantine_does_not_stop_screening(caplog):
     guard = held_by_hand(calibrated(), FIRST)
     guard.screen(THEN)
     guard.quarantine.confirm(FIRST.ids, **BY)

@@ -148,7 +148,7 @@ def test_zero_batch_size_is_refused(folder):
         ({0: "A", 1: "a"}, "a", 1),
     ],
 )
-def test_the_label_of_an_injection_is_found_or_named(tmp_path, labels, label, chosen):
+def test_injection_label_is_detected_or_given(tmp_path, labels, label, chosen):
     classifier = of(saved_model(tmp_path, labels), label=label)
     assert classifier.label == labels[chosen]
     expected = plain(tmp_path, CALM).softmax(0)[chosen].item()
@@ -166,7 +166,7 @@ def test_the_label_of_an_injection_is_found_or_named(tmp_path, labels, label, ch
         (LABELS, True, "label True"),
     ],
 )
-def test_a_label_that_cannot_be_told_is_asked_for(tmp_path, labels, label, said):
+def test_ambiguous_or_unknown_injection_label_is_refused(tmp_path, labels, label, said):
     saved_model(tmp_path, labels)
     shown = re.escape("{" + ", ".join(f"{n}: {name!r}" for n, name in labels.items()) + "}")
     with pytest.raises(ValueError, match=rf"{shown}, and {said}.*name one, as in label="):

@@ -21,11 +21,11 @@ from ragshield_core.model.errors import InvalidBatchError
         ({}, None),
     ],
 )
-def test_the_file_or_document_is_the_lineage_and_no_page_number(metadata, lineage):
+def test_lineage_is_the_file_or_document_without_page_number(metadata, lineage):
     assert lineage_of(metadata, "entry") == lineage
 
 
-def test_a_key_that_is_named_is_the_only_one():
+def test_named_key_is_the_only_source_of_the_lineage():
     metadata = {"file_path": "a.pdf", "chapter": 3}
     assert lineage_of(metadata, "entry", "chapter") == "3"
     assert lineage_of(metadata, "entry", "other") is None

@@ -319,7 +319,7 @@ def test_invalid_detectors_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_flag_lets_pass():
+def test_flagged_passages_are_admitted():
     guard = fitted(RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)))
     flagged = 0
     for vector in KNOWN.embeddings[:100]:

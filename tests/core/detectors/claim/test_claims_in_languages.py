@@ -50,7 +50,7 @@ def test_ordinary_passages_are_not_claims(language):
     assert not detector.unjudged(entries(rows))
 
 
-def test_a_text_in_a_language_without_words_is_not_judged(detector):
+def test_text_in_a_language_without_a_lexicon_is_not_judged(detector):
     thai = "พิพิธภัณฑ์เปิดทุกวันยกเว้นวันจันทร์ และเก็บรักษาเรือเก่าไว้หลายลำ"
     greek = "Το μουσείο είναι ανοιχτό κάθε μέρα εκτός από τη Δευτέρα."
     hungarian = (

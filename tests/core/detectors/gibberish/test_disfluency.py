@@ -164,7 +164,7 @@ def test_gibberish_is_held_but_lists_of_names_are_not():
     assert len(report.quarantined) - 200 < 20
 
 
-def test_entries_that_are_not_judged_count_as_clean_ones_in_the_sample():
+def test_unjudged_entries_count_as_clean_in_the_sample():
     known = join(CASE.known, entries(["qwx zvf jkr", "漢字漢字漢字漢字"], "odd"))
     scores = DisfluencyDetector().fit(known).held_out_scores(known, 0)
     assert not np.isnan(scores).any()

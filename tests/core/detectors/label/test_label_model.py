@@ -166,7 +166,7 @@ def test_a_new_label_is_not_judged_until_it_is_learned():
     assert (detector.score(topical("newcomer", 5, label="billing", prefix="f")) > 0).all()
 
 
-def test_a_label_that_has_gone_is_no_alternative_and_not_judged():
+def test_forgotten_label_is_neither_suggested_nor_judged():
     known = knowledge_base(30)
     detector = LabelModelDetector().fit(known)
     gone = [row for row, label in enumerate(known.labels) if label == "refunds"]
