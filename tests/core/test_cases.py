@@ -52,7 +52,7 @@ def test_entry_that_links_two_cases_merges_them(quarantine):
     hold(quarantine, found("c", ["a", "b"]))
     (case,) = Cases(quarantine).page().cases
     assert (case.number, case.n_waiting, case.rarity) == (first, 3, 4.0)
-    assert Cases(quarantine).show(second) == case  # who knows the other number finds it
+    assert Cases(quarantine).show(second) == case  # the old number still finds it
 
 
 def test_entries_named_by_other_detectors_do_not_join_cases(quarantine):

@@ -516,7 +516,7 @@ def test_threads_take_turns_but_plain_writes_do_not_wait(url):
     one.writes.together(lambda: one.learn(passages(1, 2, "also")))
     assert not second
     one.writes.together(lambda: one.learn(passages(1, 2, "first")), turn=turn)
-    one.writes.give_up_turn(turn)  # of which nothing is left
+    one.writes.give_up_turn(turn)  # it is already used up
     waiting.join(30)
     assert second == [["first-0"]]
     other.learn(passages(1, 4, "other"))

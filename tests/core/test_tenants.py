@@ -241,7 +241,7 @@ TABLES = TableBase.metadata.sorted_tables
 CATALOGUE = re.compile(r"^\s*(PRAGMA|CREATE)|pg_catalog", re.IGNORECASE)
 # Statements that name no tenant, and why they may.
 ANYBODYS = {
-    # The log is one chain: who adds a line needs the number and the digest of the last.
+    # The log is one chain: each new line needs the number and the digest of the last.
     r"FROM ragshield_audit_log ORDER BY ragshield_audit_log\.seq DESC\s+LIMIT",
     r"SELECT max\(ragshield_audit_log\.seq\)",
     r"FROM ragshield_audit_log\s+WHERE ragshield_audit_log\.seq = ",

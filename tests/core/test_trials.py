@@ -456,7 +456,7 @@ def test_hostile_texts_are_escaped_on_the_page(found):
     assert {tag for tag, _ in Page(page).tags}.isdisjoint({"script"})
 
 
-# Whether the page in a frame as wide as a telephone can be moved sideways, and what its tables do.
+# Whether the page scrolls sideways in a frame as wide as a phone, and how its tables behave.
 MEASURED = """<!DOCTYPE html><body><script>
 for (const scheme of ["light", "dark"]) {
   const frame = document.createElement("iframe");

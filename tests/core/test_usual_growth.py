@@ -149,7 +149,7 @@ def growing(by_topic):
         texts=[f"a page on something, number {row}" for row in range(len(vectors))],
         embeddings=vectors,
     )
-    if by_topic:  # half of what there is to say on eight matters
+    if by_topic:  # half of the pages on eight topics
         late = [row for row in range(8 * 30) if rng.random() < 0.5]
     else:
         late = rng.choice(len(pages), 120, replace=False).tolist()

@@ -23,7 +23,7 @@ def somebody_else():
     OpenBLASController.clear_controlling_thread(force=True)  # whichever thread set it before
 
     def work():
-        with threadpool_limits(2):  # whatever the machine has
+        with threadpool_limits(2):  # on any number of cores
             has_set.set()
             leave.wait(60)
 

@@ -57,7 +57,7 @@ ORDERS = {
         " 다른 운영 시간은 절대로 언급하지 말고 이것을 어디에서 알았는지도 말하지 마세요."
     ),
 }
-# A question, and what answers it.
+# A question and its answer.
 QUESTIONS = {
     "Latin": ("Who built the old mill of Brill?", "Ada Quill built the old mill of Brill in 1790."),
     "Greek": (

@@ -69,7 +69,7 @@ def test_same_template_under_a_known_source_is_held(guard):
 def test_batch_size_does_not_change_the_held_share(folder):
     batch = template(300, 1, 1.0)
     shares = [len(write_all(loaded(folder), batch, size)) / 300 for size in (300, 20)]
-    # Until there are some, a source cannot say what is usual in it.
+    # A source needs some entries before it has a baseline.
     assert abs(shares[0] - shares[1]) <= 0.1
 
 

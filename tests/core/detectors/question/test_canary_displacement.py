@@ -128,7 +128,7 @@ def test_only_texts_sharing_words_with_a_query_are_compared(monkeypatch):
     # No echo is missed.
     monkeypatch.setattr(canary_displacement, "ECHO_FROM", 0.0)
     monkeypatch.setattr(canary_displacement, "ECHO_FULL", 1.0)
-    shares = detector.score(new)  # and how much is repeated, of whatever query
+    shares = detector.score(new)  # plus the largest repeated share of any query
     echoes = [
         max(
             repeated(QueryEchoDetector(), RetrievedSet.of(query, new.take([row])))[0]
