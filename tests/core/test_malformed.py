@@ -111,7 +111,7 @@ def test_hostile_ids_are_escaped_where_they_are_named():
 
 
 def test_vectors_of_another_dimension_are_malformed_or_refused(guard):
-    first = sift(columns(vectors={0: [1.0] * 3}), guard)  # the dimension of most entries is expected
+    first = sift(columns(vectors={0: [1.0] * 3}), guard)  # most entries have the right one
     assert list(first.reasons) == [0]
     guard.learn(first.whole)
     assert guard.judge.dim == DIM
