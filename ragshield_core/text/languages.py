@@ -95,11 +95,13 @@ def languages_of(sentence: str) -> list[str]:
             found += [name for name in data["scripts"].get(script, ()) if name not in found]
         if found:
             return found
+    words = set((sentence.lower() if sentence.isascii() else folded(sentence)).split())
+    if len(words & _votes(None)[0]["en"]) >= ENGLISH:  # true of most, and quickly found
+        return []
     spoken, nobody = _spoken(), ()
-    words = folded(sentence).split() if not sentence.isascii() else sentence.lower().split()
-    votes = Counter(chain.from_iterable(spoken.get(word, nobody) for word in set(words)))
+    votes = Counter(chain.from_iterable(spoken.get(word, nobody) for word in words))
     most = max(votes.values(), default=0)
-    if votes["en"] >= ENGLISH or most <= votes["en"]:
+    if most <= votes["en"]:
         return []
     return [name for name, count in votes.items() if count > votes["en"] and count >= most - 1]
 
