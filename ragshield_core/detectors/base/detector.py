@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
+from ragshield_core.text.readings import SMALL_REMEMBERED
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
@@ -357,7 +359,9 @@ def out_of_fold(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.floa
     """
     order = np.random.default_rng(seed).permutation(len(fitted))
     scores = np.full(len(fitted), np.nan)
-    for rows in np.array_split(order, N_FOLDS):
+    # A part is read three times; the readings of that many texts are remembered.
+    n_parts = max(N_FOLDS, math.ceil(len(fitted) / SMALL_REMEMBERED))
+    for rows in np.array_split(order, n_parts):
         part = fitted.take(rows)
         detector.forget(part)
         try:
