@@ -141,6 +141,18 @@ def test_code_is_told_in_plain_words():
     assert len(found) <= MOST_CLAUSES, "\n".join(found)
 
 
+def test_names_of_tests_are_plain():
+    found = [
+        name
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(
+            r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M
+        )
+        if CLAUSE.search(name.replace("_", " "))
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     ("source", "n"),
     [

@@ -185,7 +185,7 @@ def test_vectors_of_another_dimension_are_refused_by_name():
             call(other)
 
 
-def test_the_report_says_what_was_skipped_and_what_was_not_judged():
+def test_the_report_names_skipped_detectors_and_unjudged_entries():
     guard = guard_of(LabelCentroidDetector(), Scripted()).fit(KNOWN)
     bare = Batch.of(ids=["x"], texts=["score=-1"], embeddings=KNOWN.vectors[:1])
     report = guard.screen(bare)
