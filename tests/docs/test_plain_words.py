@@ -146,7 +146,7 @@ def test_names_of_tests_are_plain():
         name
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         for name in re.findall(
-            r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M
+            r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE
         )
         if CLAUSE.search(name.replace("_", " "))
     ]
