@@ -308,7 +308,7 @@ def test_interrupted_case_decision_reports_its_progress(ragshield, grouped, monk
     monkeypatch.setattr(Quarantine, "confirm", fails)
     code, _, error = ragshield("quarantine", "confirm", "--case", number, "--yes")
     assert code == 2
-    assert "2 of 3 entries; what is left is as it was" in error
+    assert "2 of 3 entries; the others are unchanged" in error
     assert grouped.count("confirmed") == 2
     monkeypatch.setattr(Quarantine, "confirm", confirm)
     code, out, _ = ragshield("quarantine", "confirm", "--case", number, "--yes")
