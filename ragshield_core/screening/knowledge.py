@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -135,7 +136,12 @@ class Knowledge:
 
     def prepared(self, entries: Batch, names: Collection[str]) -> Prepared:
         """Return the findings of these detectors about entries that they are about to learn."""
-        return {name: one.prepared(entries) for name, one in self.sharing.items() if name in names}
+        found = {}
+        for name, detector in self.sharing.items():
+            if name in names:
+                with suppress(Exception):  # learning fails in the same way, and says so
+                    found[name] = detector.prepared(entries)
+        return found
 
     def learn(self, entries: Batch, prepared: Prepared = NOTHING) -> None:
         """Learn new entries; ``prepared`` has another process's findings about them."""

@@ -89,6 +89,12 @@ def without(damage, event):
     """Return an event whose prepared arrays are missing or damaged."""
     if damage == "missing":
         return replace(event, prepared={})
+    if damage == "renamed":
+        named = {
+            name: {key.replace("s", "z"): column for key, column in arrays.items()}
+            for name, arrays in event.prepared.items()
+        }
+        return replace(event, prepared=named)
     cut = {
         name: {key: column[:-1] for key, column in arrays.items()}
         for name, arrays in event.prepared.items()
@@ -96,7 +102,7 @@ def without(damage, event):
     return replace(event, prepared=cut)
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "renamed"])
 @pytest.mark.slow
 def test_only_the_process_that_learns_entries_judges_them(damage, url, tmp_path):
     one, other, third = (Guard.open(url, fpr=RATE) for _ in range(3))

@@ -235,13 +235,13 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
 
     def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Let the next :meth:`learn` of these entries use the neighbours and notes."""
-        if not self._is_new(entries):
+        mine, theirs = {*Lists._fields}, arrays.keys()
+        if not self._is_new(entries) or not mine <= theirs or not theirs - mine <= NOTES.keys():
             return
-        known = self._fitted()
-        lists = Lists(*(arrays[name] for name in Lists._fields))
-        if known.graph.fits(lists, len(entries)):
-            overlay = known.graph.overlay(entries, lists=lists)
-            notes = {name: arrays[name] for name in arrays if name not in Lists._fields}
+        graph, lists = self._fitted().graph, Lists(*(arrays[name] for name in Lists._fields))
+        if graph.fits(lists, len(entries)):
+            overlay = graph.overlay(entries, lists=lists)
+            notes = {name: arrays[name] for name in theirs - mine}
             if all(len(column) == len(overlay.numbers) for column in notes.values()):
                 self._prepared = (entries, overlay, notes)
 
