@@ -6,8 +6,8 @@ has the same state as every other process. To write, it
 
 1. queues for its turn (:meth:`Journal.take_turn`), catches up (:meth:`Journal.since`) and
    screens its batch against its current state;
-2. writes its intent as *pending* events, and the held entries into quarantine, in one short
-   transaction;
+2. writes its intent as *pending* events, with its findings about the entries, and the held entries
+   into quarantine, in one short transaction;
 3. writes the vector store, with no transaction open, and
 4. closes the events, or adds contrary events that undo them (:meth:`Journal.close_pending`).
 
