@@ -162,6 +162,7 @@ def test_entries_of_a_source_kept_out_stay_held(world):
     assert held(world) == set(world.unusual + later)
 
 
+@pytest.mark.slow
 def test_source_without_held_entries_is_refused(world):
     with pytest.raises(ValueError, match="nothing of the source 'other'"):
         world.guarded.adopt_source("other")
@@ -176,6 +177,7 @@ def test_entries_without_a_source_can_be_adopted(world):
 
 
 @pytest.mark.parametrize("kind", [Stored, Nodes])
+@pytest.mark.slow
 async def test_source_can_be_adopted_asynchronously(kind, collection):
     made = kind(calibrated(np.linspace(0.0, 1.0, 300)), collection)
     unusual = texts_of(100, 30, 1.5, 3.0)

@@ -265,6 +265,7 @@ def test_later_held_version_replaces_the_held_one(world):
         assert world.served("a") == sorted(["The office opens at ten.", other])
 
 
+@pytest.mark.slow
 def test_the_same_version_again_is_quiet(world, caplog, monkeypatch):
     world.bring(a=NEW, b=OTHER)
     screened = []
@@ -287,6 +288,7 @@ def test_the_same_version_again_is_quiet(world, caplog, monkeypatch):
     assert world.served("a") == sorted(OLD)
 
 
+@pytest.mark.slow
 def test_clean_parts_of_a_new_document_are_stored(world):
     world.bring(c=NEW)
     assert world.served("c") == sorted(set(NEW) - {BAD})

@@ -78,6 +78,7 @@ def payload_of(path):
     return json.loads(base64.b64decode(json.loads(path.read_text())["payload"]))
 
 
+@pytest.mark.slow
 def test_statement_describes_the_scan_and_its_result(signed, kb, tmp_path):
     statement = payload_of(signed)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
@@ -125,6 +126,7 @@ def test_a_statement_is_verified_alone_and_with_its_data(signed, kb, keys):
     assert verify(signed, public_key(keys[1]), kb.rename(kb.with_name("other.jsonl"))).holds
 
 
+@pytest.mark.slow
 def test_changed_set_of_entries_is_detected(signed, kb, keys, rows):
     changed = {
         "one less": rows[:-1],
@@ -158,6 +160,7 @@ def test_the_manifest_can_be_made_again_by_anybody_in_any_order():
     assert digest_of_entries([batch.take([1]), batch.take([0])]) == digest_of_entries([batch])
 
 
+@pytest.mark.slow
 def test_a_folder_is_named_file_by_file(tmp_path, keys):
     folder = tmp_path / "docs"
     (folder / "deep").mkdir(parents=True)
@@ -183,6 +186,7 @@ def test_a_folder_is_named_file_by_file(tmp_path, keys):
     assert "a.md is missing" in verify(signed, key, folder).differences
 
 
+@pytest.mark.slow
 def test_entries_are_read_again_with_the_options_of_the_scan(tmp_path, keys, rows, monkeypatch):
     key, folder = public_key(keys[1]), tmp_path / "docs"
     odd = [{"key": r["id"], "body": r["text"], "embedding": r["embedding"]} for r in rows]
@@ -205,6 +209,7 @@ def test_entries_are_read_again_with_the_options_of_the_scan(tmp_path, keys, row
     assert not verify(signed, key, folder).holds
 
 
+@pytest.mark.slow
 def test_partitioned_audit_is_attested_by_its_files(tmp_path, keys, rows):
     path = tmp_path / "kb.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -223,6 +228,7 @@ def edited(path, change):
     path.write_text(json.dumps(envelope))
 
 
+@pytest.mark.slow
 def test_a_changed_statement_is_not_verified_and_not_shown(signed, keys):
     edited(signed, lambda payload: payload["predicate"].update(verdict="All is well."))
     done = run("verify", signed, "--key", keys[1])
@@ -232,6 +238,7 @@ def test_a_changed_statement_is_not_verified_and_not_shown(signed, keys):
     assert verify(signed, public_key(keys[1])).statement is None
 
 
+@pytest.mark.slow
 def test_signature_of_another_key_is_refused_under_any_keyid(signed, keys, tmp_path):
     make_keys(tmp_path / "other", tmp_path / "other.pub")
     assert run("verify", signed, "--key", tmp_path / "other.pub").exit_code == 1
@@ -311,6 +318,7 @@ def test_a_huge_file_is_not_read(tmp_path, keys, monkeypatch):
         (lambda one: one["predicate"]["columns"].update(colour="red"), "verify with version"),
     ],
 )
+@pytest.mark.slow
 def test_signed_but_invalid_statement_is_refused(change, said, signed, kb, keys, tmp_path):
     statement = payload_of(signed)
     change(statement)

@@ -94,6 +94,7 @@ def test_a_result_names_its_code_once(results):
     assert not results_files.is_current("new")
 
 
+@pytest.mark.slow
 def test_result_without_a_fingerprint_is_of_unknown_code(results):
     (results / "old.md").write_text("# Old\n")
     assert results_files.measured_by("old").codes == (UNKNOWN,)
@@ -155,6 +156,7 @@ def test_rewordings_differ_and_keep_the_topic():
     assert topic_of("who wrote emma") == "wrote emma"
 
 
+@pytest.mark.slow
 def test_own_texts_are_many_and_differ():
     for texts in (tickets(200), release_notes(200)):
         assert len(set(texts)) == 200

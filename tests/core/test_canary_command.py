@@ -216,6 +216,7 @@ def test_a_check_that_compares_nothing_does_not_pass(folder):
     assert "32 are not in the baseline" in result.output
 
 
+@pytest.mark.slow
 def test_a_retriever_that_finds_nothing_does_not_pass(folder):
     (folder / "lost.py").write_text("def find(query):\n    return found\n\nfound = ['x']\n")
     sys.modules.pop("lost", None)

@@ -279,6 +279,7 @@ def test_suspects_are_held_and_left_out_of_retrieval():
     assert world.monitor.check().flagged
 
 
+@pytest.mark.slow
 def test_outcome_is_not_clean_while_poison_is_served(caplog):
     world, bad = attacked()
     outcome = world.monitor.remediate()
@@ -329,6 +330,7 @@ def test_a_check_runs_after_every_ingest(quarantine):
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 def test_queries_and_texts_stay_out_of_logs(caplog):
     caplog.set_level("DEBUG", logger="ragshield")
     world, _ = attacked()

@@ -118,6 +118,7 @@ def test_copies_with_different_numbers_are_one_case(quarantine):
     assert grouped(quarantine) == [("0", "1"), ("2",), ("3",), ("4",)]
 
 
+@pytest.mark.slow
 def test_new_copy_joins_a_flood_with_released_members(quarantine):
     copies = [str(n) for n in range(30)]
     for store in ("news", "mail"):
@@ -328,6 +329,7 @@ def test_case_counts_stay_correct_after_any_actions(steps):
     assert Cases(quarantine).whole()
 
 
+@pytest.mark.slow
 def test_regrouping_gives_the_same_cases(quarantine):
     for start in range(0, 60, 4):
         ids = [str(n) for n in range(start, start + 4)]

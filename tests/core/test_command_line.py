@@ -145,6 +145,7 @@ def test_markdown_escapes_hostile_text():
 # Scanned files and known cases
 
 
+@pytest.mark.slow
 def test_files_are_chosen_by_globs(site):
     report = json.loads(scan(site, "--exclude", "drafts/*", "--format", "json").stdout)
     assert [one["entry_id"] for one in report["findings"]] == ["bad.md#0"]

@@ -116,6 +116,7 @@ def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
     ("table", "column"),
     [(table.name, column.name) for table in TABLES for column in table.columns if column.nullable],
 )
+@pytest.mark.slow
 def test_no_column_can_be_emptied_unnoticed(quarantine, table, column):
     row, before = value_of(quarantine, table, column)
     if before is None:  # the name of a key, where there is none
@@ -252,6 +253,7 @@ def test_log_cannot_be_verified_or_continued_without_its_key(on_file):
         assert stranger.count() == 1
 
 
+@pytest.mark.slow
 def test_log_rebuilt_without_the_key_is_refused(tmp_path):
     """An attacker replaces the whole database with an intact one of their own."""
     theirs = Quarantine(f"sqlite:///{tmp_path}/q.db")

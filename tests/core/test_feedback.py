@@ -8,6 +8,7 @@ from ragshield_core import Guard
 from ragshield_core.tools.review.feedback import reviewed
 
 
+@pytest.mark.slow
 def test_rates_are_told_by_detector_and_source_with_their_intervals(any_url):
     guard = Guard.open(any_url, detectors=[Scripted()], fpr=0.05)
     guard.fit(scored(np.linspace(0.0, 1.0, 1000).tolist(), prefix="k")).calibrate()

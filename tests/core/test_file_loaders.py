@@ -58,6 +58,7 @@ def test_langchain(loaded, prompt_keys):
     assert (outcomes["torn.docx"], outcomes["drafts/left out.md"]) == ("unread", "skipped")
 
 
+@pytest.mark.slow
 def test_llamaindex(loaded):
     *_, reader, documents = loaded
     nodes = SentenceSplitter()(documents)

@@ -157,6 +157,7 @@ def test_each_file_is_reported_with_its_outcome(name, read):
         assert not chunks
 
 
+@pytest.mark.slow
 def test_links_and_pipes_are_named(read):
     assert read["leaves.txt"][0].why == "a link that leads out of the folder"
     assert read["stays.txt"][0].outcome == "read"

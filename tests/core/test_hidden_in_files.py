@@ -276,6 +276,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
+@pytest.mark.slow
 def test_evidence_names_the_place_and_the_text(name, poisoned):
     sentence = poisoned[0][name]["hidden_text"]
     assert PLACES[name].removesuffix(")") + ", " in sentence
@@ -306,6 +307,7 @@ def test_text_hidden_on_every_page_is_not_suspicious(tmp_path):
 
 
 @pytest.mark.parametrize("unit", ["[hidden 1: a].\n", "[hidden 1: a].\nb c d\n", "[hidden "])
+@pytest.mark.slow
 def test_marks_are_parsed_in_linear_time(unit):
     assert_linear(lambda text: list(marked(text)), unit, 100_000)
 

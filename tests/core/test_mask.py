@@ -64,6 +64,7 @@ def test_admitted_entry_is_no_longer_hidden(mask):
     assert not mask
 
 
+@pytest.mark.slow
 def test_mask_loads_the_entries_of_a_quarantine(mask):
     quarantine = Quarantine("sqlite://")
     quarantine.hold(entries("held", "released", "confirmed"))
@@ -109,6 +110,7 @@ def searched(mask, store, k, **options):
     stores=st.lists(st.lists(st.booleans(), max_size=60), min_size=1, max_size=8),
     k=st.integers(0, 20),
 )
+@pytest.mark.slow
 def test_search_returns_the_first_k_visible_entries(stores, k):
     mask = many(60)
     for store in stores:

@@ -41,6 +41,7 @@ def test_ids_are_whole_on_a_narrow_terminal(ragshield):
 
 
 @pytest.mark.usefixtures("held")
+@pytest.mark.slow
 def test_json_for_programs(ragshield):
     _, out, _ = ragshield("quarantine", "list", "--format", "json")
     first, second = json.loads(out)
@@ -356,6 +357,7 @@ def test_case_report_shows_texts_reasons_and_next_steps(ragshield, grouped, tmp_
     assert "3 confirmed" in out
 
 
+@pytest.mark.slow
 def test_cases_in_sarif_have_a_result_for_each_finding_that_waits(ragshield, grouped):
     _, out, _ = ragshield("quarantine", "cases", "--format", "sarif")
     (run,) = json.loads(out)["runs"]

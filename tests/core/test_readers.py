@@ -304,6 +304,7 @@ def load_texts(texts, folder, model):
     ],
     ids=["more", "before", "longer", "less", "order"],
 )
+@pytest.mark.slow
 def test_a_change_of_one_text_costs_one_embedding(change, tmp_path):
     texts = lengthy(300)
     load_texts(texts, tmp_path, CountingEmbeddings())

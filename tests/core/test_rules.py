@@ -59,6 +59,7 @@ def one(entry_id, said, **columns):
 # Trusted sources
 
 
+@pytest.mark.slow
 def test_entry_of_a_trusted_source_is_admitted_with_note(quarantine):
     rule = made(quarantine)
     guard = scripted(quarantine)
@@ -211,6 +212,7 @@ def test_rules_of_a_tenant_do_not_affect_another(any_url):
     assert verdicts(scripted(theirs).screen(suspicious("wiki"))) == ["admit"]
 
 
+@pytest.mark.slow
 def test_a_rule_of_one_worker_is_in_force_in_the_next_batch_of_another(any_url):
     one_guard, other = (Guard.open(any_url, detectors=[Scripted()]) for _ in range(2))
     batch = suspicious("wiki")

@@ -164,6 +164,7 @@ other = Quarantine("sqlite:///held.db")
 """
 
 
+@pytest.mark.slow
 def test_entries_are_released_into_the_store_that_is_named(tmp_path, monkeypatch):
     written(tmp_path, STORE, "shop_stores.py")
     written(tmp_path, "database = 'sqlite:///held.db'\ninto = 'shop_stores:store'")
@@ -183,6 +184,7 @@ def test_entries_are_released_into_the_store_that_is_named(tmp_path, monkeypatch
     assert (line.action, line.actor, line.note) == ("release", "anna", "a test")
 
 
+@pytest.mark.slow
 def test_status_keeps_its_own_defaults(tmp_path):
     written(tmp_path, "database = 'sqlite:///guard.db'")
     for namespace in ("a", "b"):

@@ -171,6 +171,7 @@ def test_guard_keeps_poison_from_reaching_its_question(found):
     assert found.lost.n == 200
 
 
+@pytest.mark.slow
 def test_detectors_that_judged_nothing_are_named(found):
     assert set(found.idle) >= {"label_centroid"}
     assert "clique" not in found.idle
@@ -362,6 +363,7 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
             Evaluation.read(path)
 
 
+@pytest.mark.slow
 def test_report_begins_with_the_verdict_and_next_steps(found):
     page = html_page(found, ["clones: 0.2"], "wiki.jsonl")
     order = [

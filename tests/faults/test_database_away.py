@@ -130,6 +130,7 @@ def test_nothing_is_written_during_an_outage_and_a_retry_succeeds(database):
         check_all_there(keeper, {"a", "b", "c", "e"}, {"d", "f"})
 
 
+@pytest.mark.slow
 def test_outage_during_a_store_write_loses_nothing(database):
     keeper = SmallKeeper(opened(database.url), {})
     keeper.add(a="fine")

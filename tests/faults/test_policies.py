@@ -241,6 +241,7 @@ def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, f
     assert guard.status().failing == {}
 
 
+@pytest.mark.slow
 def test_batch_scope_detector_that_times_out_holds_the_whole_batch(mood):
     """A detector that compares the entries of a batch cannot judge one alone: all are held."""
 

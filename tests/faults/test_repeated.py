@@ -58,6 +58,7 @@ def test_unsaved_release_can_be_repeated(opened):
     assert shown(last) == {"e0", "e1"}
 
 
+@pytest.mark.slow
 def test_unsaved_write_can_be_repeated_and_is_known_once(opened):
     store = opened()
     store.add(texts("one", "two"))

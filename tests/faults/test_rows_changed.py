@@ -168,6 +168,7 @@ def test_no_row_can_be_deleted_unnoticed(file, table, which, written):
     "table",
     [n for n, t in TABLES.items() if UNSEALED not in t.info and "namespace" in t.columns],
 )
+@pytest.mark.slow
 def test_no_row_moves_to_another_namespace_unnoticed(file, table):
     sql(file, f"UPDATE {table} SET namespace = 'elsewhere' WHERE namespace = 'default'")  # noqa: S608
     assert noticed(file), table
@@ -230,6 +231,7 @@ def test_open_guard_reports_changed_rows_in_its_status(file, column):
 
 
 @pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.slow
 def test_the_commands_say_what_is_not_covered(on_file, key, monkeypatch, capsys):
     guard = opened(on_file, key=key, fpr=RATE)
     guard.fit(passages(60, 1))

@@ -51,6 +51,7 @@ def check(keeper, live, held):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2], ids=["before", "in part", "after all"])
+@pytest.mark.slow
 def test_failed_write_is_recovered_from_the_store_and_repeatable(guard, after):
     keeper = Failing(guard, {})
     keeper.after = after
@@ -68,6 +69,7 @@ def test_failed_write_is_recovered_from_the_store_and_repeatable(guard, after):
 
 
 @pytest.mark.parametrize("after", [0, 1], ids=["before", "after all"])
+@pytest.mark.slow
 def test_a_release_that_fails_leaves_it_held_and_can_be_repeated(guard, after):
     keeper = Failing(guard, {})
     keeper.add(a="fine", b="score=5")
@@ -118,6 +120,7 @@ def documents(**texts):
 
 
 @pytest.mark.parametrize("way", ["add", "aadd"])
+@pytest.mark.slow
 def test_langchain_write_can_be_repeated_after_a_model_outage(guard, way):
     model = Model()
     store = GuardedVectorStore(InMemoryVectorStore(model), guard=guard)
@@ -177,6 +180,7 @@ class LlamaModel(MockEmbedding):
         return super()._get_query_embedding(query)
 
 
+@pytest.mark.slow
 def test_llamaindex_writes_can_be_repeated_after_a_model_outage(guard):
     model = LlamaModel(8)
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=model)

@@ -88,6 +88,7 @@ def held_copy(store):
     return suspicious
 
 
+@pytest.mark.slow
 def test_confirming_a_copy_leaves_the_document_that_stood_there_before(store):
     good = held_copy(store)
     assert "'good'" in store.quarantine.show("copy").note
@@ -161,6 +162,7 @@ def test_replaced_document_can_be_restored(store, native):
         store.restore(["a"])
 
 
+@pytest.mark.slow
 def test_entry_rewritten_by_its_owner_needs_no_restore(store):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER])
@@ -189,6 +191,7 @@ def test_update_or_move_by_the_owner_keeps_no_replaced_version(store, newer):
     assert store.last_report.decisions[0].note is None
 
 
+@pytest.mark.slow
 def test_release_keeps_the_replaced_entry_of_another_document(store):
     store.add_documents([GOOD])
     store.add_documents([INTRUDER.model_copy(update={"page_content": "billing score=9"})])

@@ -146,6 +146,7 @@ def test_source_may_write_to_another_guarded_store_during_indexing(world):
 
 
 @pytest.mark.parametrize("cleanup", CLEANUPS)
+@pytest.mark.slow
 def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cleanup):
     assert world.run(V1, cleanup=cleanup) == {"num_added": 3}
     counts = {"num_added": 1, "num_skipped": 1, "num_quarantined": 1}
@@ -167,6 +168,7 @@ def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cl
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.slow
 def test_a_fixed_version_replaces_the_good_one(world, cleanup):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
@@ -280,6 +282,7 @@ def test_document_missing_from_the_store_is_added_again(world):
 
 
 @pytest.mark.parametrize("cleanup", CLEANUPS)
+@pytest.mark.slow
 def test_guarded_index_matches_plain_index_without_poison(world, cleanup):
     twin = World()
     versions = [
@@ -479,6 +482,7 @@ def test_released_document_stays_recorded_when_its_group_is_held(crowded):
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])  # that in memory has tests of its own above
+@pytest.mark.slow
 def test_every_store_kind_indexes_holds_and_releases(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
@@ -561,6 +565,7 @@ def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
 
 
 @pytest.mark.parametrize("native", [False, True])
+@pytest.mark.slow
 def test_malformed_document_is_held_and_its_old_version_stays(native):
     world = World(native=native)
     world.run(V1, cleanup="incremental")
@@ -591,6 +596,7 @@ def test_document_that_cannot_be_held_is_named_after_indexing(native):
 
 
 @pytest.mark.parametrize("cleanup", REPLACING)
+@pytest.mark.slow
 def test_poison_in_the_last_batch_rejects_the_whole_update(world, cleanup):
     old = [doc(f"billing old {i}") for i in range(6)]
     new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]

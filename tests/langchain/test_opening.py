@@ -105,6 +105,7 @@ def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
 @pytest.mark.parametrize(
     ("kind", "named"), [("memory", ""), ("faiss", ""), ("chroma", "Chroma "), ("qdrant", "Qdrant")]
 )
+@pytest.mark.slow
 def test_store_name_is_class_and_collection_and_survives_restarts(kind, named, make_store, on_file):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     first = GuardedVectorStore(inner, guard=guard_of(url=on_file))

@@ -37,6 +37,7 @@ def guarded(inner=None, **options):
     ],
     ids=["title", "source", "nested"],
 )
+@pytest.mark.slow
 def test_an_instruction_in_metadata_is_held(metadata):
     bad = Document(id="bad", page_content=FERRY, metadata=metadata)
     store = guarded()

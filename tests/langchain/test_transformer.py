@@ -91,6 +91,7 @@ def test_release_returns_documents_that_pass_from_then_on(step):
         step.release(ids)
 
 
+@pytest.mark.slow
 def test_released_members_of_a_group_count_no_more():
     known, poison = passages(300, 1), group(3, 3)
     guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))

@@ -217,6 +217,7 @@ def test_labels_may_be_numbers(cls, embedding, number):
 @pytest.mark.parametrize(
     "value", [{"a": 1}, ["billing"], b"billing", object()], ids=lambda value: type(value).__name__
 )
+@pytest.mark.slow
 def test_hostile_metadata_under_a_key_that_is_read_costs_that_entry(store, key, value):
     store = GuardedVectorStore.adopt(
         store.inner, guard=guard_of(), lineage_key="chapter", progress=False
@@ -501,6 +502,7 @@ async def writes(store, way, documents):
 
 
 @pytest.mark.parametrize("way", ["add_documents", "add_texts", "aadd_documents", "aadd_texts"])
+@pytest.mark.slow
 async def test_each_text_is_embedded_exactly_once_per_write(store, embedding, way):
     await writes(store, way, MIXED)
     assert embedding.calls == [[document.page_content for document in MIXED]]

@@ -44,6 +44,7 @@ def known(workers):
     return first
 
 
+@pytest.mark.slow
 def test_other_worker_sees_holds_releases_and_recalls(workers):
     first, second = workers
     add(first, a=text(1), b="score=5 or more")

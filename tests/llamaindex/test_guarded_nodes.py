@@ -217,6 +217,7 @@ def test_a_node_without_a_vector_is_named(store):
 
 
 @pytest.mark.parametrize("kind", ["chroma", *slowly("postgres")])
+@pytest.mark.slow
 async def test_async_methods_match_the_sync_ones(kind, make_store):
     store = GuardedVectorStore(make_store(kind), guard=guard_of())
     await store.async_add(known())
@@ -254,6 +255,7 @@ async def test_qdrant_store_works_with_only_an_async_client():
     await client.close()
 
 
+@pytest.mark.slow
 async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_store):
     store = guarded_over(make_store("chroma"), None, known())
     access, text = access_behind(store), known()[0].text
@@ -292,6 +294,7 @@ def retrieved(index, text, k=30):
     return ids_of(index.as_retriever(similarity_top_k=k).retrieve(text))
 
 
+@pytest.mark.slow
 def test_an_index_keeps_flipped_nodes_out_over_any_store(index):
     index.insert_nodes(mixed(vector=False))
     assert set(retrieved(index, "shipping bad 0")) == set(ids_of([*known(), *good()]))
@@ -306,6 +309,7 @@ def test_an_index_keeps_flipped_nodes_out_over_any_store(index):
 # An in-memory Qdrant of two clients is two databases; see the test with one.
 
 
+@pytest.mark.slow
 def test_index_releases_and_deletes_nodes(index, model):
     index.insert_nodes(mixed(vector=False, document="doc"))
     embedded = len(model.texts)
@@ -329,6 +333,7 @@ def test_an_index_that_holds_nodes_is_adopted(kind, make_store, model):
     assert_in_step(index)
 
 
+@pytest.mark.slow
 def test_update_waits_until_its_held_part_is_released(index):
     update = document("d", "shipping turned")
     index.insert(document("d", "billing fine"))

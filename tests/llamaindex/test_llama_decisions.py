@@ -158,6 +158,7 @@ def test_the_version_that_was_replaced_last_comes_back(standing):
     assert shown(keeps) == sentences(newest.text)
 
 
+@pytest.mark.slow
 def test_an_update_of_its_owner_leaves_nothing_in_quarantine(standing):
     index, keeps, restores = standing
     index.update_ref_doc(written("billing one two. billing five six.", "a.txt"))

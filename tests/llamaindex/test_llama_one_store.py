@@ -38,6 +38,7 @@ def index_of(url, **options):
     return GuardedVectorStoreIndex(known(), guard=guard, embed_model=TopicEmbedding(), **options)
 
 
+@pytest.mark.slow
 def test_store_name_is_class_and_collection_and_survives_restarts(chroma, on_file):
     def opened():
         guard = guard_of(quarantine=Quarantine(on_file))

@@ -59,6 +59,7 @@ def test_reconcile_repairs_a_store_after_a_warning_at_opening(kind, make_store, 
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
 
 
+@pytest.mark.slow
 def test_reconcile_repairs_an_index_over_a_simple_store(url, tmp_path):
     model = TopicEmbedding()
     index = GuardedVectorStoreIndex([], guard=opened(url), embed_model=model)
@@ -83,6 +84,7 @@ def test_reconcile_repairs_an_index_over_a_simple_store(url, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_rebuilding_an_index_warns_of_missing_nodes(url):
     model = TopicEmbedding()
     nodes = [node(i, f"billing {i}") for i in "ab"]

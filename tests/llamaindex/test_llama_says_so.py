@@ -185,6 +185,7 @@ async def test_a_document_is_released_as_a_whole(form, make_store, model):
 
 
 @pytest.mark.parametrize("form", ["store", "index"])
+@pytest.mark.slow
 async def test_audits_and_adoptions_have_async_twins(form, make_store, model):
     everything = [one for topic in TOPICS for one in about(topic, 40)] + bad()
     if form == "store":

@@ -38,6 +38,7 @@ def known(workers):
     return first
 
 
+@pytest.mark.slow
 def test_other_worker_sees_updates_and_deletions(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     guard, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))
@@ -112,6 +113,7 @@ class Failing(TopicEmbedding):
         raise RuntimeError(msg)
 
 
+@pytest.mark.slow
 def test_nodes_a_pipeline_did_not_store_are_not_known(make_store, tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     one, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))

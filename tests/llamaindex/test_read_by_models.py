@@ -281,6 +281,7 @@ def test_windows_and_parents_of_a_recalled_node_leave_too(kind, by_hand, make_st
         assert len(index.as_retriever(similarity_top_k=100).retrieve("ferry")) == len(given)
 
 
+@pytest.mark.slow
 def test_scan_quarantines_the_parents_of_a_found_node():
     nodes = hierarchy()
     poison = get_leaf_nodes(nodes)[0]

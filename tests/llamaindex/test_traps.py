@@ -67,6 +67,7 @@ def trained(**options):
 # 1. Misaligned ids serve the poison
 
 
+@pytest.mark.slow
 def test_1_a_dropped_node_is_not_served_under_the_vector_of_another(model):
     first, *_ = bad(vector=False)
     nodes = [first, *good(vector=False)]
@@ -196,6 +197,7 @@ def test_4_held_version_stays_held_when_a_clean_one_comes(pipeline):
     assert pipeline.vector_store.quarantine.count() == 0
 
 
+@pytest.mark.slow
 def test_4_an_update_never_loses_the_good_version(pipeline):
     pipeline.run(documents=FINE)
     before = texts_in(pipeline)

@@ -92,6 +92,7 @@ def test_nothing_is_done_before_a_login(quarantine, app, path):
 
 
 @pytest.mark.parametrize("token", ["wrong", "", TOKEN, "\u00e9"])
+@pytest.mark.slow
 def test_a_wrong_login_is_refused_and_slowed_down(app, token):
     client = TestClient(app, base_url="http://localhost")
     answers = [client.post("/login", data={"token": token}) for _ in range(11)]
@@ -139,6 +140,7 @@ def test_a_form_of_another_page_is_refused(quarantine, anna):
     assert cookie.startswith("ragshield_review=")
 
 
+@pytest.mark.slow
 def test_view_only_reviewer_cannot_decide(quarantine):
     held(quarantine, ["a text"])
 
@@ -166,6 +168,7 @@ def test_view_only_reviewer_cannot_decide(quarantine):
     assert client.get("/login").status_code == 404
 
 
+@pytest.mark.slow
 def test_mounted_app_uses_the_reviewers_and_path_of_its_host(quarantine):
     held(quarantine, ["a text"])
     people = {"k1": Reviewer(name="anna"), "k2": Reviewer(name="vera", role=Role.VIEW)}
@@ -292,6 +295,7 @@ def test_page_of_a_huge_hostile_text_stays_small(quarantine, app, text):
     assert len(answer.text) < 200_000
 
 
+@pytest.mark.slow
 def test_a_copied_cookie_is_worth_nothing_after_the_logout(quarantine, app):
     held(quarantine, ["a text"])
     anna = Browser(app)
@@ -307,6 +311,7 @@ def test_a_copied_cookie_is_worth_nothing_after_the_logout(quarantine, app):
 
 @pytest.mark.parametrize("number", ["9" * 23, "9" * 5000])
 @pytest.mark.parametrize("path", ["/cases/{}", "/entries/{}/0", "/entries/1/{}"])
+@pytest.mark.slow
 def test_out_of_range_numbers_in_urls_give_404(quarantine, app, path, number):
     held(quarantine, ["a text"])
     assert Browser(app).get(path.format(number)).status_code == 404

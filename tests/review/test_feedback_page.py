@@ -51,6 +51,7 @@ def test_rates_are_shown_with_intervals_also_where_nothing_is_decided(guard):
     assert re.search(r"4\.76 % 2\.31 to 8\.58", words(page))  # Clopper-Pearson of 10 of 210
 
 
+@pytest.mark.slow
 def test_without_a_guard_rates_are_unknown(quarantine, anna):
     assert "Nothing was held yet" in anna.get("/feedback").text
     held(quarantine, ["one", "two"])

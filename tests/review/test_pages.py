@@ -466,6 +466,7 @@ def test_case_shows_a_plain_summary_and_severity(quarantine, anna):
     assert "no detector that found it was calibrated" in anna.get("/cases/7").text
 
 
+@pytest.mark.slow
 def test_only_entries_with_convicting_evidence_are_chosen_and_confirmed(quarantine, anna):
     hold(quarantine, found("page", detector="label_model"))
     hold(quarantine, found("p1", ["p2", "page"]), found("p2", ["p1", "page"]))
@@ -584,6 +585,7 @@ def test_the_reason_of_a_release_becomes_a_rule_by_a_tick(quarantine, anna):
     quarantine.log.verify()
 
 
+@pytest.mark.slow
 def test_partly_failed_decision_is_reported_and_can_be_undone(quarantine, anna, monkeypatch):
     held(quarantine, ["about lamps", "about chairs"], related=False)
     anna.get("/")

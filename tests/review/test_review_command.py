@@ -44,6 +44,7 @@ def review(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review, served):
     held(quarantine, ["a text"])
     code, out, _ = review("--database", quarantine.database.url)
@@ -59,6 +60,7 @@ def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review
     assert token not in again  # another one each time
 
 
+@pytest.mark.slow
 def test_other_machines_are_served_over_tls_only(quarantine, review, served):
     held(quarantine, ["a text"])
     given = ("--database", quarantine.database.url, "--host", "0.0.0.0")  # noqa: S104 - is refused
@@ -105,6 +107,7 @@ def test_into_option_serves_the_named_store(review, served, tmp_path):
     assert "Known entries" in client.get("/health").text  # of the store's guard
 
 
+@pytest.mark.slow
 def test_command_reads_database_and_namespace_from_settings(review, served, tmp_path):
     quarantine = Quarantine(f"sqlite:///{tmp_path}/held.db", namespace="shop")
     held(quarantine, ["a text of the shop"])
@@ -127,6 +130,7 @@ def test_no_token_is_shown_where_the_port_is_taken(quarantine, review, served):
     assert f"cannot listen on 127.0.0.1, port {port}" in error
 
 
+@pytest.mark.slow
 def test_each_reviewer_has_a_token(quarantine, review, served):
     held(quarantine, ["a text"])
     given = ("--database", quarantine.database.url)

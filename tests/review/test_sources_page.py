@@ -76,6 +76,7 @@ def test_a_source_is_adopted_by_one_click(quarantine):
     assert "not asked about any more" in anna.told
 
 
+@pytest.mark.slow
 def test_entries_without_a_source_stay_held_by_one_click(quarantine):
     store, inner = guarded(quarantine, None)
     anna = Browser(review_app(store, tokens=TOKENS))
@@ -109,6 +110,7 @@ def test_source_decision_needs_the_page_form_and_permission(quarantine):
     assert (store.quarantine.count(), len(inner.store)) == (30, 30)
 
 
+@pytest.mark.slow
 def test_adopting_a_source_is_refused_if_two_reviewers_must_agree(quarantine):
     store, inner = guarded(quarantine)
     anna = Browser(review_app(store, tokens=TOKENS, two_persons=True))
@@ -154,6 +156,7 @@ def test_page_without_a_guard_asks_nothing_about_sources(anna):
         assert "New source" not in anna.get(path).text
 
 
+@pytest.mark.slow
 def test_a_hostile_name_is_shown_and_nothing_else(quarantine):
     store, _ = guarded(quarantine, HOSTILE)
     anna = Browser(review_app(store, tokens=TOKENS))

@@ -53,6 +53,7 @@ def test_small_tenant_finds_groups_with_borrowed_calibration(url, lender):
 
 
 @pytest.mark.usefixtures("lender")
+@pytest.mark.slow
 def test_borrowed_calibration_contains_only_numbers(url, tmp_path):
     small = opened(url, "small", calibration_of="large")
     small.save(tmp_path / "saved")
@@ -126,6 +127,7 @@ def test_guard_with_enough_entries_calibrates_itself_on_request(url):
         small.calibration.borrow("large")
 
 
+@pytest.mark.slow
 def test_borrowed_calibration_survives_a_fit_on_few_entries(url, lender):
     small = opened(url, "small", calibration_of="large", fpr=0.01, detectors=[CliqueDetector()])
     small.adopt(passages(30, 2))
@@ -146,6 +148,7 @@ def test_borrowed_calibration_survives_a_fit_on_few_entries(url, lender):
         ({"fpr": 0.0001}, "never justify"),
     ],
 )
+@pytest.mark.slow
 def test_incompatible_options_are_refused_and_no_guard_is_created(url, options, said):
     with pytest.raises(CalibrationError, match=said):
         opened(url, "small", calibration_of="large", **options)
@@ -166,6 +169,7 @@ def test_uncalibrated_guard_has_nothing_to_lend(url):
 
 
 @pytest.mark.usefixtures("lender")
+@pytest.mark.slow
 def test_vectors_of_another_model_are_refused(url):
     small = opened(url, "small", calibration_of="large")
     with pytest.raises(CalibrationError, match="32 dimensions, and those here have 2"):

@@ -106,6 +106,7 @@ def test_imitations_do_not_get_the_original_recalled(seed):
     assert not reports[0].admitted.any()  # of the two, the newcomer is the suspect
 
 
+@pytest.mark.slow
 def test_simultaneous_imitations_do_not_get_the_original_recalled():
     guard, live = fitted(known=WIDE), {}
     own = wide(group(1, 3, "own"))

@@ -89,6 +89,7 @@ def test_notes_and_reasons_are_escaped_as_well(hostile):
 
 
 @every_text
+@pytest.mark.slow
 def test_logs_and_errors_never_hold_the_text(hostile, caplog):
     caplog.set_level(logging.DEBUG)
     batch = hostile_batch(hostile)

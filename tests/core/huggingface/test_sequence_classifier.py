@@ -96,6 +96,7 @@ def test_probabilities_are_those_of_the_model(folder, classifier):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
+@pytest.mark.slow
 def test_probabilities_do_not_depend_on_order_or_batch_size(folder, classifier, batch_size):
     one_by_one = [classifier([text])[0] for text in TEXTS]
     other = of(folder, batch_size=batch_size)

@@ -58,6 +58,7 @@ def test_a_source_is_the_host_the_bucket_or_the_top_folder(document, source):
 
 
 @given(st.text(max_size=400))
+@pytest.mark.slow
 def test_any_name_has_a_source_of_bounded_length_or_none(document):
     source = source_of(document)
     assert source is None or 0 < len(source) <= MAX_SOURCE

@@ -81,6 +81,7 @@ def small_chunks(monkeypatch):
         st.tuples(st.sampled_from(["add", "remove", "compact"]), st.integers(1, 15)), max_size=8
     ),
 )
+@pytest.mark.slow
 def test_index_matches_brute_force_after_any_changes(n, k, clones, seed, limit, steps):
     rng = np.random.default_rng(seed)
     pool = rows_of(300, seed, dim=5)
@@ -227,6 +228,7 @@ def held_out_recall(index, queries, k=16):
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.7, 3.0])
+@pytest.mark.slow
 def test_outside_queries_reach_the_promised_recall(noise):
     rng = np.random.default_rng(1)
     centers = unit(rng.normal(size=(60, 32)))
@@ -399,6 +401,7 @@ def test_all_neighbors_are_those_of_brute_force_without_the_row_itself(n, k, clo
     assert not (found.slots == np.arange(n)[:, None]).any()
 
 
+@pytest.mark.slow
 def test_importing_the_core_does_not_load_faiss():
     code = "import sys, ragshield_core.neighbors.index; sys.exit('faiss' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -57,6 +57,7 @@ def test_held_out_scores_are_the_same_as_well():
 
 
 @pytest.mark.parametrize("unlabelled", [0, 20])
+@pytest.mark.slow
 def test_a_batch_is_searched_once(monkeypatch, unlabelled):
     # The owner of the index searches first; borrowers reuse its result.
     detectors = (CliqueDetector(), LabelModelDetector(), LabelNeighborDetector())
@@ -81,6 +82,7 @@ def test_borrowers_keep_no_vectors_of_their_own():
         assert all_of_it - kept >= KNOWN.vectors.nbytes
 
 
+@pytest.mark.slow
 def test_held_entries_have_no_vote():
     guard = sharing()
     before = guard.screen(NEW.take([0])).scores["label_neighbors"]

@@ -167,6 +167,7 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
         assert (scores["all"] > thresholds["all"].quarantine).mean() <= 0.01
 
 
+@pytest.mark.slow
 def test_too_few_queries_are_refused_with_the_number_that_would_do(calibrated):
     before = calibrated.thresholds
     with pytest.raises(CalibrationError, match=r"20 queries.*at least 99"):
@@ -255,6 +256,7 @@ def test_save_and_load_give_the_same_decisions(tmp_path, calibrated):
 
 
 @pytest.mark.parametrize("own", [Scripted, lambda: Planted(0.9)], ids=["entry", "retrieval"])
+@pytest.mark.slow
 def test_a_detector_that_could_not_be_loaded_is_refused_at_save(tmp_path, own):
     RetrievalGuard().save(tmp_path / "state")
     before = (tmp_path / "state" / "ragshield.json").read_text()

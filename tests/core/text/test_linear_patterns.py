@@ -191,6 +191,7 @@ def test_every_rule_is_matched_without_backtracking():
 @pytest.mark.parametrize(
     "unit", ["#", "system ", "system ### ", "answer : ", "%41", "x" * 300 + "%"]
 )
+@pytest.mark.slow
 def test_texts_that_caused_backtracking_cost_linear_time(unit):
     # Verdicts of short texts are remembered, those of other texts are not.
     numbers = count()

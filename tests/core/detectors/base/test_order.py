@@ -129,6 +129,7 @@ def test_order_of_a_small_store_is_ignored(monkeypatch):
     assert CliqueDetector().fit(placed("last")).n_doubted() == 0
 
 
+@pytest.mark.slow
 def test_trusted_entries_are_no_longer_doubted(detector):
     store = placed("last")
     named = np.flatnonzero(detector.outliers(store)[: len(KNOWN)])

@@ -41,6 +41,7 @@ def fitted():
     return CASE.fitted()
 
 
+@pytest.mark.slow
 def test_one_window_of_salad_at_the_end_of_a_long_text_counts_in_full(fitted):
     rng = np.random.default_rng(5)
     clean, piece = article(rng, 200), salad(rng, 14)

@@ -176,6 +176,7 @@ def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
     assert np.mean(np.array(with_claim) > np.array(without)) >= 0.8
 
 
+@pytest.mark.slow
 def test_evidence_names_agreed_words_and_their_use_elsewhere(detector):
     batch = newcomers(3)
     detector.score(batch)

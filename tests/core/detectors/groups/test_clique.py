@@ -76,6 +76,7 @@ def test_planted_groups_are_found_at_the_calibrated_threshold(size, least):
     assert np.mean([caught(group(size, seed)) for seed in SEEDS]) >= least
 
 
+@pytest.mark.slow
 def test_single_entry_is_not_a_group():
     assert np.mean([caught(group(1, seed)) for seed in SEEDS]) <= 0.05
 
@@ -246,6 +247,7 @@ def test_clones_arriving_singly_are_flooding_except_the_original():
     assert guard.quarantine.held_ids(flood.ids) == set(flood.ids[1:])
 
 
+@pytest.mark.slow
 def test_audit_tolerates_copies_where_they_are_common():
     def scores(n_pages):
         pages = passages(n_pages, 80, "page")

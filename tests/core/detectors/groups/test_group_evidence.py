@@ -277,6 +277,7 @@ def test_the_robust_variant_is_hardly_moved_by_a_twentieth_of_outliers_however_l
 
 @pytest.mark.parametrize("robust", [False, True])
 @pytest.mark.parametrize("n_agreeing", [0, 3, 10])
+@pytest.mark.slow
 def test_agreement_is_never_rarer_than_its_likelihood_ratio_says(n_agreeing, robust):
     # A sample of a thousand in which next to nothing agrees says nothing about how far it could.
     tied = tied_to(graph_of(passages(1000, 4)))

@@ -86,6 +86,7 @@ def test_source_in_another_language_passes_in_any_batch_size(folder, spread):
     assert max(shares) <= 0.05, shares
 
 
+@pytest.mark.slow
 def test_groups_of_a_small_new_source_are_reported_unjudged(guard):
     report = guard.screen(in_another_language(template(20, 1, 0.3)))
     assert not report.quarantined

@@ -283,6 +283,7 @@ def test_evidence_shows_decoded_text_escaped_and_short():
 
 
 @given(st.text(alphabet=st.characters(codec="utf-16"), max_size=60))
+@pytest.mark.slow
 def test_any_text_is_judged(text):
     for payload in payloads(text):
         assert payload.weight > 0

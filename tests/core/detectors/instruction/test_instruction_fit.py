@@ -58,6 +58,7 @@ def test_the_weights_are_those_of_the_fixed_set(weights):
     assert weights.bias == pytest.approx(-0.416, abs=0.011)
 
 
+@pytest.mark.slow
 def test_held_out_examples_are_not_trained_on(bags, known, monkeypatch):
     seen, asked = [], []
     real = fit.fitted

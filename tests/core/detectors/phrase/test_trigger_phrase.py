@@ -62,6 +62,7 @@ def test_a_phrase_of_usual_words_is_found_at_any_position_and_only_its_entries(
     assert found(detector, planted(clean, sorted(rows), phrase, position)) == rows
 
 
+@pytest.mark.slow
 def test_single_unknown_word_is_found(detector):
     assert found(detector, planted(passages(200, 2), range(0, 200, 20), "cf")) == set(
         range(0, 200, 20)
@@ -167,6 +168,7 @@ def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
 
 
 @pytest.mark.parametrize("size", [*slowly(1), 10, 100])
+@pytest.mark.slow
 def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     batch = passages(300, 2, "new")
     for number, phrase in enumerate(PHRASES):

@@ -107,6 +107,7 @@ def test_skip_reason_names_the_missing_query():
 
 
 @pytest.mark.parametrize("unit", ["a", "how many ", "?"])
+@pytest.mark.slow
 def test_hostile_text_costs_no_more_than_its_length(unit):
     query = "how many " * 1000
     assert np.isfinite(echoes(query, unit * 1_000, "", *ANSWERS)).all()
