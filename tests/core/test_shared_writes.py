@@ -14,7 +14,9 @@ from test_replay import assert_same
 from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors import CliqueDetector, InstructionDetector
+from ragshield_core.detectors.instruction import matching
+from ragshield_core.detectors.instruction.matching import suspicion
 from ragshield_core.model.errors import OvertakenError
 from ragshield_core.store import recalling, reviewing, writing
 
@@ -50,6 +52,22 @@ def silence(worker):
     """Make all others take a worker for crashed, as if it had been stopped for long."""
     end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
     worker.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+
+
+def test_texts_are_read_before_the_turn_of_their_writer(url, folder):
+    (worker,) = workers_of(url, folder, 1, InstructionDetector)
+    take, read = worker.guard.writes.take_turn, []
+    suspicion.forget()
+    with patch.object(matching, "readable", wraps=matching.readable) as readable:
+
+        def take_turn():
+            read.append(readable.call_count)
+            return take()
+
+        with patch.object(worker.guard.writes, "take_turn", take_turn):
+            add(worker, passages(3, 1))
+    assert read[0] >= 3
+    assert read == [readable.call_count]
 
 
 # Nobody passes unseen

@@ -232,6 +232,41 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url, tmp_path, mo
     assert other.status().calibrated_at == one.status().calibrated_at == 340
 
 
+@pytest.mark.slow
+def test_one_process_finds_the_outliers_of_a_recalibration(url, tmp_path):
+    one, other = opened(url, fpr=RATE)
+    one.adopt(passages(300, 1), at_most=0.2)
+    other.writes.catch_up()
+    outliers = mock.patch.object(
+        CliqueDetector, "outliers", autospec=True, side_effect=CliqueDetector.outliers
+    )
+    with outliers as asked:
+        one.learn(passages(40, 2, "new"))
+        one.writes.settled()
+        assert (before := asked.call_count) > 0
+        other.writes.catch_up()
+        assert asked.call_count == before
+    assert other.status().calibrated_at == 340
+    assert_same(one, other, tmp_path)
+
+
+def test_events_of_held_entries_follow_those_of_learned_ones(url):
+    one, other = opened(url, detectors=Scripted)
+    report = one.screen(scored([5, 0]))
+
+    def hold_and_admit():
+        one.hold(report)
+        one.admit(report)
+
+    one.writes.together(hold_and_admit)
+    apply = mock.patch.object(GuardState, "apply", autospec=True, side_effect=GuardState.apply)
+    with apply as applied:
+        other.writes.catch_up()
+    changes = [call.args[1].change for call in applied.call_args_list]
+    assert changes[-1] == "held"
+    assert "learned" in changes
+
+
 @contextmanager
 def slow_thresholds():
     """Have thresholds that are taken in the background wait until the caller lets them go on."""

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import entries
 
+from ragshield_core import Batch
 from ragshield_core.detectors import MetaClaimDetector
+from ragshield_core.detectors.base import detector as detector_module
 from ragshield_core.detectors.claim.roles import REACH, passage_of, roles, stretches_of
 from ragshield_core.text.lexicon import Lexicon
 
@@ -191,3 +193,23 @@ def test_roles_in_different_items_of_a_list_make_a_weaker_claim(detector):
     listed = "\n".join(f"- {item}" for item in items)
     one, several = detector.score(entries([" ".join(items), listed]))
     assert several < one - 3
+
+
+def test_left_out_scores_read_each_text_once_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(detector_module, "SMALL_REMEMBERED", 4)
+    known = Batch.of(
+        ids=[str(n) for n in range(40)],
+        texts=[f"Page {n} says so." for n in range(40)],
+        embeddings=None,
+    )
+    detector = MetaClaimDetector().fit(known)
+    parts, forget = [], MetaClaimDetector.forget
+
+    def noted(self, part):
+        parts.append(len(part))
+        forget(self, part)
+
+    monkeypatch.setattr(MetaClaimDetector, "forget", noted)
+    scores = detector.held_out_scores(known, 0)
+    assert parts == [4] * 10
+    assert np.isfinite(scores).all()

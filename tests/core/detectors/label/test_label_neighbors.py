@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors.base import judged_scores
 from ragshield_core.detectors.label.neighbors import DOUBT, WIDTHS, LabelNeighborDetector
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.neighbors.known import LabelledEntries
 
 
 def three_labels(n, seed, prefix="g"):
@@ -165,3 +167,15 @@ def test_unlabelled_entries_do_not_count_as_known():
     labelled = Batch.of(ids=["b"], texts=[""], embeddings=[[1.0, 0.0]], labels=["x"])
     with pytest.raises(NotFittedError):
         LabelNeighborDetector().fit(bare).score(labelled)
+
+
+def test_no_distance_is_measured_before_there_are_labels(monkeypatch):
+    measured = Mock(return_value=1.0)
+    monkeypatch.setattr(LabelledEntries, "usual_distance", measured)
+    vectors = np.eye(4)
+    plain = Batch.of(ids=list("abcd"), texts=[""] * 4, embeddings=vectors)
+    detector = LabelNeighborDetector(k=1, min_entries=1).fit(plain)
+    detector.refresh(plain)
+    assert not measured.called
+    detector.learn(Batch.of(ids=["e"], texts=[""], labels=["spam"], embeddings=vectors[:1]))
+    assert measured.called
