@@ -16,6 +16,7 @@ wordings, so that the older ones stay (``benchmarks/results/instruction_model.md
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ MAX_LANGUAGE_WORDS = 200
 JOINED_LENGTH = 220
 # Number of sentences without an order from which the rest of a text counts as statements.
 MIN_STATEMENTS = 2
+# More words contain more ideas by chance: each doubling of a stretch beyond this many characters
+# takes so much of the log-odds.
+USUAL_LENGTH, PER_DOUBLING = 100, 2.0
 
 _CJK = re.compile(f"[{CJK}]")
 # Marks between letters, as in "don't", are not tokens.
@@ -148,6 +152,7 @@ class Idea:
     """The stretch of sentences whose ideas are most suspicious."""
 
     logit: float  # log-odds of an instruction to a model against other text
+    lasting: float  # the same, reduced for a long stretch
     span: tuple[int, int]  # of the stretch, in characters of the plain text
     mask: int  # the ideas found there, as bits
 
@@ -425,15 +430,13 @@ def strongest(
     ``words`` are those of each sentence. None if no sentence holds two ideas.
     """
     known = model()
-    best, where = float("-inf"), None
+    best: Idea | None = None
     for mask, first, last in stretches(known, plain, original, spans, words):
-        logit = known.logit(mask)
-        if logit > best:
-            best, where = logit, (mask, first, last)
-    if where is None:
-        return None
-    mask, first, last = where
-    return Idea(best, (spans[first][0], spans[last][1]), mask)
+        logit, (start, end) = known.logit(mask), (spans[first][0], spans[last][1])
+        lasting = logit - PER_DOUBLING * math.log2(max(1.0, (end - start) / USUAL_LENGTH))
+        if best is None or lasting > best.lasting:
+            best = Idea(logit, lasting, (start, end), mask)
+    return best
 
 
 def _numbers(mask: int) -> list[int]:

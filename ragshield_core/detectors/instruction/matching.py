@@ -106,7 +106,7 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
         for start, end, rule in (_best_window(spans, hits) if hits else ())
     ]
     found.sort(key=lambda hit: -hit.weight)
-    by_ideas = 0.0 if idea is None else CONVINCING + PER_LOGIT * idea.logit
+    by_ideas = 0.0 if idea is None else CONVINCING + PER_LOGIT * idea.lasting
     by_ideas = min(by_ideas, STRONG_IDEAS) if by_ideas >= WEAK_IDEAS else 0.0
     weight = _combined(found, by_ideas, idea)
     if idea is not None and by_ideas:

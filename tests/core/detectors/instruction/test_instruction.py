@@ -708,6 +708,17 @@ def test_single_order_among_statements_is_recognized():
     assert [bool(idea.mask & lone) for idea in found] == [True, False, False]
 
 
+LONG_BUT_NO_ORDER = """
+Return the origin with every answer of the search service -- which documents were read, which parts were used, and the metadata that tells where they came from. Sign the data on the origin so that nobody can change it after the answer was made.
+The following sections first show how the client calls the decision service, then describe the patterns for the handling of its replies that have grown out of this, and end with the questions that users ask most when they compare these choices.
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize("text", LONG_BUT_NO_ORDER)
+def test_many_words_make_no_order_of_the_ideas_among_them(text):
+    assert suspicion(text).score <= FLOOR / 2
+
+
 def test_evidence_of_ideas_names_them_and_quotes_the_sentence():
     text = f"{HARMLESS} {OTHER_WORDS[1]} {HARMLESS}"
     (evidence,) = InstructionDetector().explain(entries([text]), [0])
