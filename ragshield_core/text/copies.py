@@ -1,4 +1,4 @@
-"""Verbatim overlap of two texts, which explains why they are alike."""
+"""Words of texts, and their verbatim overlap, which explains why two texts are alike."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ _WORD, _OTHER = re.compile(r"\w+"), re.compile(rf"[^\w{COMBINING}]+")
 _ASCII_WORDS = bytes(
     code if chr(code).isascii() and _WORD.match(chr(code)) else ord(" ") for code in range(256)
 )
+# Fences of front matter. A field of fewer words than a statement has, such as a title, a date or a
+# tag, has no content.
+_FENCES, _STATEMENT = ("---", "+++"), 6
 _NO_WORDS = np.empty(0, dtype=np.uint32)
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  # odd, for mixing
 
@@ -46,6 +49,29 @@ def word_hashes(text: str) -> NDArray[np.uint32]:
     # The text is encoded as a whole: no word character contains a byte of white space in UTF-8.
     words = _OTHER.sub(" ", text.lower()).encode("utf-8", "surrogatepass").split()
     return np.fromiter(map(zlib.crc32, words), np.uint32, len(words))
+
+
+def content(text: str) -> str:
+    r"""Return a text, or the statements in it if it is front matter alone.
+
+    Pages of one site have the same fields, which does not make them a group.
+
+    Examples
+    --------
+    >>> content("---\ntitle: The mill\nweight: 3\n---")
+    ''
+    >>> content("---\nnote: The mill is closed on all days of May.\n---")
+    'The mill is closed on all days of May.'
+    """
+    if not text[:40].lstrip().startswith(_FENCES):
+        return text
+    whole = text.strip()
+    fence = f"\n{whole[:3]}"
+    if not whole.endswith(fence) or whole.count(fence) > 1:
+        return text
+    values = (line.replace(" = ", ": ", 1).partition(": ") for line in whole.split("\n")[1:-1])
+    said = (value if mark else key for key, mark, value in values)
+    return "\n".join(value for value in said if len(value.split()) >= _STATEMENT)
 
 
 def spelling(text: str) -> dict[int, str]:

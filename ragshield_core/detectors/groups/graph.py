@@ -27,7 +27,7 @@ from ragshield_core.neighbors.search import InvertedLists, Neighbors, merged, no
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.neighbors.stored import EntryIndex, StoredIndex, VectorTable, Where
 from ragshield_core.state import part_of
-from ragshield_core.text.copies import word_hashes
+from ragshield_core.text.copies import content, word_hashes
 
 # Texts are compared only if vectors are at least this similar: copies of half a text exceed it far.
 COMPARE_ABOVE = 0.6
@@ -219,7 +219,7 @@ class SimilarityGraph:
         self.unrelated = unrelated_distance(batch.embeddings)
         for start in range(0, len(batch), ENTRIES_AT_ONCE):
             texts = batch.texts[start : start + ENTRIES_AT_ONCE]
-            self.words.append([word_hashes(text) for text in texts])
+            self.words.append([word_hashes(content(text)) for text in texts])
         n, done = len(batch), 0
         self.columns.grow(n)
         for found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), lists):
@@ -237,7 +237,7 @@ class SimilarityGraph:
         Entries with ``replaced`` keys do not count: the batch brings new revisions of them.
         ``lists`` are those of the batch, if they are known.
         """
-        words = [word_hashes(text) for text in batch.texts]
+        words = [word_hashes(content(text)) for text in batch.texts]
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
         own = self.n_slots + np.arange(len(batch), dtype=np.int64)

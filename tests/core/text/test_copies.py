@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ragshield_core.text import copies
-from ragshield_core.text.copies import FEW_GRAMS, containment, word_hashes
+from ragshield_core.text.copies import FEW_GRAMS, containment, content, word_hashes
 
 # Few words, so that texts share grams and repeat their own; case and punctuation vary.
 WORD = st.sampled_from(["alpha", "Beta", "GAMMA", "delta", "straße", "naïve", "数据"])
@@ -93,3 +93,19 @@ def test_many_texts_without_words_are_not_compared_in_a_table_of_all_by_all():
 
 def test_hashes_are_the_same_in_every_process():
     assert word_hashes("One, TWO").tolist() == [2053932785, 298486374]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("---\ntitle: The mill\nweight: 3\n---", ""),
+        (' \n+++\ntitle = "The mill"\n+++\n', ""),
+        ("---\nnote: >\n  The mill is closed all of May.\n---", "  The mill is closed all of May."),
+        ("---\ntitle: The mill\n---\nIt is closed.", None),
+        ("---\ntitle: The mill\n---\nIt is closed.\n---", None),
+        ("--- The mill ---", None),
+        ("---", None),
+    ],
+)
+def test_content_is_all_but_short_fields_of_front_matter(text, left):
+    assert content(text) == (text if left is None else left)

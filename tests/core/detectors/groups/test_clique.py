@@ -192,6 +192,19 @@ def test_entries_with_almost_no_words_are_not_a_group():
     assert caught(alike) > 0.5
 
 
+@pytest.mark.parametrize(
+    ("field", "least", "most"),
+    [("mill.example/pages/{}", 0.0, 0.0), (None, 0.5, 1.0)],
+    ids=["fields of a page", "statements in fields"],
+)
+def test_pages_of_front_matter_alone_are_a_group_if_they_state_something(field, least, most):
+    alike = group(12, 3)
+    said = [field.format(row) if field else text for row, text in enumerate(alike.texts)]
+    page = "---\ntitle: Module {0}\ndate: 2026-03-{0:02}\nlayout: wide\nnote: {1}\n---\n"
+    texts = tuple(page.format(row + 1, text) for row, text in enumerate(said))
+    assert least <= caught(replace(alike, texts=texts)) <= most
+
+
 @pytest.mark.slow
 def test_sample_with_few_kin_keeps_the_lineage_baseline():
     lineages = [line if row < 150 else f"{row}" for row, line in enumerate(KNOWN.lineages)]
