@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
+from numpy.typing import NDArray
 
 from ragshield_core import Guard, Report
 from ragshield_core.model.arguments import expect_ids
@@ -390,6 +391,22 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
         return self._adding(listed, metadatas, ids, vectors, on_report=on_report)
 
     aadd_embeddings = asynchronous(add_embeddings)
+
+    def _add_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None,
+    ) -> Report:
+        named, told = list(ids), list[Report]()
+        beside = [dict(metadata) for metadata in metadatas]
+        if embeddings is None:
+            self.add_texts(list(texts), beside, ids=named, on_report=told.append)
+        else:
+            given = {"texts": list(texts), "embeddings": np.asarray(embeddings).tolist()}
+            self.add_embeddings(metadatas=beside, ids=named, on_report=told.append, **given)
+        return told[-1]
 
     def update_document(self, document_id: str, document: Document) -> None:
         """Screen a new revision and store it if it is admitted; else the old one stays."""

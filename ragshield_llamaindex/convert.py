@@ -128,6 +128,20 @@ def _behind(node: BaseNode) -> BaseNode | None:
     raise InvalidBatchError(msg)
 
 
+def nodes_of_rows(
+    ids: Sequence[str],
+    texts: Sequence[str],
+    metadatas: Sequence[Mapping[str, Any]],
+    embeddings: NDArray[np.float32] | None,
+) -> list[BaseNode]:
+    """Return a node for each row of a table, with its vector if the rows have vectors."""
+    vectors = [None] * len(ids) if embeddings is None else np.asarray(embeddings).tolist()
+    return [
+        TextNode(id_=i, text=text, metadata=dict(metadata), embedding=vector)
+        for i, text, metadata, vector in zip(ids, texts, metadatas, vectors, strict=True)
+    ]
+
+
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
     """Return metadata values that contain the text and more, or are marked as a window."""
     return [metadata[key] for key in window_keys(metadata, text)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
@@ -23,8 +24,9 @@ from llama_index.core.schema import (
 from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from numpy.typing import NDArray
 
-from ragshield_core import Guard
+from ragshield_core import Guard, Report
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import opening, writing
@@ -35,6 +37,7 @@ from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, sy
 from ragshield_llamaindex.convert import (
     check_are_nodes,
     naming,
+    nodes_of_rows,
     source_of,
     text_or_none,
     without_path,
@@ -311,6 +314,16 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
             partial(self._get_node_with_embedding, nodes, progress),
             partial(self._aget_node_with_embedding, nodes, progress),
         )
+
+    def _add_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None,
+    ) -> Report:
+        self.insert_nodes(nodes_of_rows(ids, texts, metadatas, embeddings))
+        return self.last_report
 
     @synchronous
     def insert(self, document: Document, **insert_kwargs: Any) -> Steps[None]:

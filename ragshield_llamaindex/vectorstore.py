@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
 from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode
@@ -13,6 +14,7 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
 )
+from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
@@ -23,7 +25,7 @@ from ragshield_core.store import opening
 from ragshield_core.store.guarded import Adoptable, Guarded
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
-from ragshield_llamaindex.convert import Keyed
+from ragshield_llamaindex.convert import Keyed, nodes_of_rows
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
@@ -199,6 +201,16 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
         return [node.node_id for node in nodes]
 
     async_add = dispatcher.span(asynchronous(add, "async_add"))
+
+    def _add_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None,
+    ) -> Report:
+        self.add(nodes_of_rows(ids, texts, metadatas, embeddings))
+        return self.last_report
 
     @dispatcher.span
     @synchronous

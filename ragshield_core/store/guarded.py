@@ -5,7 +5,8 @@ A keeper runs them one at a time, after recovery from those that crashed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -16,6 +17,9 @@ from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ragshield_core.guard import Guard
     from ragshield_core.model.entries import Batch
     from ragshield_core.model.findings import Decision, Report
@@ -91,6 +95,42 @@ class Guarded:
         """
         expect_ids(ids)
         return self._keeper.run(self._keeper.stored, ids).entries
+
+    def add_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None = None,
+    ) -> Report:
+        """Screen the rows of a table, and store those that are admitted, as documents or nodes.
+
+        ``ragshield ingest`` writes whole files by it.
+
+        Parameters
+        ----------
+        ids, texts, metadatas
+            One per row. A row with an existing id replaces the older revision.
+        embeddings
+            Shape (n_rows, dim). ``None`` embeds the texts by the store's own model; a vector store
+            of LlamaIndex has none.
+
+        Returns
+        -------
+        Report
+            The decisions.
+        """
+        return self._add_rows(ids, texts, metadatas, embeddings)
+
+    async def aadd_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None = None,
+    ) -> Report:
+        """Do as :meth:`add_rows` does, without blocking the event loop."""
+        return await asyncio.to_thread(self._add_rows, ids, texts, metadatas, embeddings)
 
     def release(
         self,
@@ -373,6 +413,16 @@ class Guarded:
     ascan = in_worker(scan)
 
     # Hooks that differ by framework
+
+    def _add_rows(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        embeddings: NDArray[np.float32] | None,
+    ) -> Report:
+        """Write rows as documents or nodes."""
+        raise NotImplementedError
 
     def _embedder(self, model: Any) -> Any:
         """Return the model that embeds entries which were held without vectors."""

@@ -75,8 +75,8 @@ class Parts:
             msg = f"partition_rows is {self.partition_rows}, expected at least 2."
             raise SourceError(msg)
 
-    def pieces(self) -> tuple[RowGroups, ...]:
-        """Return the pieces of the input: consecutive row groups of a file."""
+    def pieces(self, least_rows: int = PIECE_ROWS) -> tuple[RowGroups, ...]:
+        """Return the pieces of the input: consecutive row groups of a file, with so many rows."""
         path, pieces = self.path, []
         files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("*.pq")])
         if not files or not all(str(one).endswith((".parquet", ".pq")) for one in files):
@@ -90,7 +90,7 @@ class Parts:
             sizes = group_sizes(file)
             for group, size in enumerate(sizes):
                 n_rows += size
-                if n_rows >= PIECE_ROWS or group == len(sizes) - 1:
+                if n_rows >= least_rows or group == len(sizes) - 1:
                     if n_rows:
                         pieces.append(RowGroups(file.absolute(), range(first, group + 1), n_rows))
                     first, n_rows = group + 1, 0

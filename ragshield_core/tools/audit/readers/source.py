@@ -83,6 +83,22 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def part(self, start: int, end: int) -> Rows:
+        """Return the rows from ``start`` up to ``end``, which is left out."""
+        vectors = self.vectors
+        if vectors is not None:
+            inside = (vectors.rows >= start) & (vectors.rows < end)
+            vectors = Vectors(vectors.rows[inside] - start, vectors.matrix[inside])
+        return Rows(
+            ids=self.ids[start:end],
+            texts=self.texts[start:end],
+            labels=self.labels[start:end],
+            lineages=self.lineages[start:end],
+            contexts=self.contexts[start:end],
+            metadatas=self.metadatas[start:end],
+            vectors=vectors if vectors is None or len(vectors.rows) else None,
+        )
+
 
 @dataclass(slots=True)
 class Source:
