@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.model.errors import SourceError
+from ragshield_core.model.errors import OvertakenError, SourceError
 from ragshield_core.model.findings import Report
 from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
@@ -31,7 +31,7 @@ from ragshield_core.tools.options import live_store
 # Rows of one write: detectors compare its entries with each other, and a write takes a turn.
 BATCH_ROWS = 500
 # Rows of a task, if row groups are no larger: tasks that are small enough to share out evenly.
-TASK_ROWS = 8_192
+TASK_ROWS = 2_000
 
 
 class Ingested(NamedTuple):
@@ -138,10 +138,20 @@ def _write_piece(
                 "another column with --embedding-column."
             )
             raise SourceError(msg)
-        report = store.add_rows(rows.ids, rows.texts, rows.metadatas, vectors)
-        held += len(report.quarantined)
+        held += len(_added(store, rows, vectors).quarantined)
         mark.write(at)
     return at - begin, held
+
+
+def _added(store: TakesRows, rows: Rows, vectors: NDArray[np.float32] | None) -> Report:
+    """Write rows; once more if this process was so silent that another one took its turn."""
+    for last in (False, True):
+        try:
+            return store.add_rows(rows.ids, rows.texts, rows.metadatas, vectors)
+        except OvertakenError:
+            if last:
+                raise
+    raise AssertionError
 
 
 def _batches(chunks: Iterator[Rows], size: int) -> Iterator[Rows]:
