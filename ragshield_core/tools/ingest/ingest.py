@@ -111,10 +111,17 @@ def ingest(
     here = str(Path.cwd())
     tasks = [(piece, parts.columns, into, marks, batch_rows, here) for piece in pieces]
     with engine_of(engine) as runner:
+        # Alone: a new store makes its tables, which some clients cannot do twice at once.
+        list(runner.run(_open, [(into, here)]))
         for done, (more, out) in enumerate(runner.run(_write_piece, tasks), start=1):
             written, held = written + more, held + out
             progress("writing", done, len(pieces))
     return Ingested(n_rows, written, held)
+
+
+def _open(into: str, here: str) -> None:
+    """Open the store in this process."""
+    opened(into, here)
 
 
 def _write_piece(
