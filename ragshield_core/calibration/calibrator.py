@@ -327,8 +327,9 @@ class Calibrator:
 
         ``scores`` are those of its held entries, ``n_entries`` the number of all its entries. The
         most suspicious ones stay held, as many as the accepted rate allows, because poison may hide
-        among good entries. Entries also stay held if a detector without comparisons objects, such
-        as one that finds orders. Returns a mask of the held entries to release.
+        among good entries. A detector without comparisons, such as one that finds orders, follows
+        the source up to the score beyond which it has no doubt, if it has such a score. Returns a
+        mask of the held entries to release.
         """
         objecting = {n: s for n, s in scores.items() if n in self.thresholds}
         objecting = {
@@ -338,14 +339,17 @@ class Calibrator:
         }
         allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
         own = self.by_source.setdefault(source, {})
-        # An order or a hidden text is suspicious in any source.
-        comparing = {detector.name for detector in self._knowledge.detectors if learns(detector)}
+        # A clear order or a hidden text is suspicious in any source; pages about prompts are not.
+        most = {
+            detector.name: np.inf if learns(detector) else detector.traits.beyond_doubt
+            for detector in self._knowledge.detectors
+            if learns(detector) or np.isfinite(detector.traits.beyond_doubt)
+        }
         for name, column in objecting.items():
-            if name not in comparing:
-                continue
             highest = np.sort(column[~np.isnan(column)])[::-1]
-            if len(highest) > allowed:
-                own[name] = max(own.get(name, -np.inf), float(highest[allowed]) + TIE)
+            if name in most and len(highest) > allowed:
+                follows = min(float(highest[allowed]) + TIE, most[name])
+                own[name] = max(own.get(name, -np.inf), follows)
         free = np.ones(max(map(len, scores.values()), default=0), dtype=np.bool_)
         for name, column in objecting.items():
             threshold = max(self.thresholds[name].quarantine, own.get(name, -np.inf))

@@ -55,7 +55,8 @@ class Traits:
         one. If False, the default threshold stays in force.
     beyond_doubt
         An audit takes every score above this for poison, however many entries have one; the
-        accepted rate applies to the others.
+        accepted rate applies to the others. In a source that a person has adopted, too, the
+        detector acts on every score above this.
     reads_contexts
         Whether it judges the contexts of entries like their texts.
     reads

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
 
@@ -221,6 +222,21 @@ def test_adopting_a_source_frees_no_orders():
     odd(guard, n=400, n_held=100)
     assert guard.sources.adopt("odd") == ()
     assert guard.quarantine.count() == 100
+
+
+def test_adopting_a_source_frees_weak_orders_and_no_clear_ones():
+    class Orders(Scripted, StatelessDetector):
+        name = "orders"
+        traits = replace(Scripted.traits, beyond_doubt=HIGH + 59.5)
+
+    guard = calibrated(Orders("orders"))
+    odd(guard, n=400, n_held=100)
+    freed = guard.sources.adopt("odd")
+    assert sorted(freed) == sorted(f"odd-{i}" for i in range(60))
+    later = arrivals([HIGH + 40.0, HIGH + 59.0, HIGH + 60.0], "odd", "new-")
+    assert guard.screen(later).admitted.tolist() == [True, True, False]
+    elsewhere = arrivals([HIGH + 40.0], "fine", "new-")
+    assert not guard.screen(elsewhere).admitted.any()
 
 
 def test_source_without_waiting_entries_cannot_be_adopted(guard):
