@@ -30,7 +30,7 @@ FAILS_AT = {fails_at!r}
 
 
 class Noting:
-    guard = SimpleNamespace(close=lambda: None)
+    guard = SimpleNamespace(close=lambda: None, n_known=1)
 
     def add_rows(self, ids, texts, metadatas, embeddings):
         if FAILS_AT in ids:
@@ -45,6 +45,9 @@ class Noting:
 def store():
     Path("noted").mkdir(exist_ok=True)
     return Noting()
+
+
+other = store
 """
 
 
@@ -118,6 +121,17 @@ def test_a_file_that_was_written_anew_is_ingested_again(place):
     ingest(Parts(path=place / "parts"), "noting:store")
     written(made().take(range(480)), place / "parts", files=1)
     assert ingest(Parts(path=place / "parts"), "noting:store").n_written == 480
+
+
+def test_another_store_gets_all_rows_and_a_lost_one_is_noticed(place):
+    ingest(Parts(path=place / "parts"), "noting:store")
+    done = ingest(Parts(path=place / "parts"), "noting:other")
+    assert done.n_written == len(made())
+    (place / "noting.py").write_text((place / "noting.py").read_text().replace("=1)", "=0)"))
+    sys.modules.pop("noting")
+    opened.cache_clear()
+    with pytest.raises(SourceError, match="another store, or was lost; remove"):
+        ingest(Parts(path=place / "parts"), "noting:store")
 
 
 @pytest.mark.slow

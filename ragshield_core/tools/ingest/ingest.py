@@ -8,6 +8,7 @@ interrupted run goes on where it stopped.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import sys
@@ -95,7 +96,8 @@ def ingest(
     Raises
     ------
     SourceError
-        If a file cannot be read, a row has no id, or only some rows have a vector.
+        If a file cannot be read, a row has no id, only some rows have a vector, or rows were
+        written before into a store that is empty now.
     ConfigurationError
         If there is no guarded store at ``into``.
 
@@ -128,11 +130,18 @@ def _write_piece(
     piece: RowGroups, columns: ColumnNames, into: str, marks: Path, batch_rows: int, here: str
 ) -> tuple[int, int]:
     """Write the rows of a piece behind its mark; return how many were written, and held."""
-    mark = _Mark(piece, marks)
+    mark = _Mark(piece, into, marks)
     begin, held, at = mark.read(), 0, 0
+    store = opened(into, here)
+    if begin and not store.guard.n_known:
+        msg = (
+            f"{begin} rows of {piece.path} were written before, says {marks}, and the guard of "
+            f"{into} knows no entry: it is another store, or was lost; remove {marks} to write "
+            "all rows."
+        )
+        raise SourceError(msg)
     if begin >= piece.n_rows:
         return 0, 0
-    store = opened(into, here)
     source = Source(piece.path, parquet, columns, metadata=True)
     for rows in _batches(parquet(source, piece.groups), batch_rows):
         at += len(rows)
@@ -181,12 +190,13 @@ def opened(into: str, here: str) -> TakesRows:
 class _Mark:
     """The number of rows of a piece that are written, in a file of its own."""
 
-    def __init__(self, piece: RowGroups, folder: Path) -> None:
+    def __init__(self, piece: RowGroups, into: str, folder: Path) -> None:
         file = piece.path.stat()
         # A file that was written anew is another one.
-        self._of = [str(piece.path), file.st_size, file.st_mtime_ns, *piece.groups]
+        self._of = [into, str(piece.path), file.st_size, file.st_mtime_ns, *piece.groups]
+        store = hashlib.sha256(into.encode()).hexdigest()[:8]
         groups = f"{piece.groups.start}-{piece.groups.stop}"
-        self._path = folder / f"{piece.path.name}.{groups}.json"
+        self._path = folder / f"{piece.path.name}.{groups}.{store}.json"
 
     def read(self) -> int:
         """Return the number of rows; 0 for a piece of which none is written."""
