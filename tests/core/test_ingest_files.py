@@ -127,7 +127,7 @@ def test_another_store_gets_all_rows_and_a_lost_one_is_noticed(place):
     ingest(Parts(path=place / "parts"), "noting:store")
     done = ingest(Parts(path=place / "parts"), "noting:other")
     assert done.n_written == len(made())
-    (place / "noting.py").write_text((place / "noting.py").read_text().replace("=1)", "=0)"))
+    (place / "noting.py").write_text((place / "noting.py").read_text().replace("=1)", "=False)"))
     sys.modules.pop("noting")
     opened.cache_clear()
     with pytest.raises(SourceError, match="another store, or was lost; remove"):
