@@ -74,6 +74,7 @@ WRITES = {
     "add_embeddings": lambda s, name: getattr(s, name)(
         texts=[WRITTEN], embeddings=[VECTOR], ids=["written"]
     ),
+    "add_rows": lambda s, name: getattr(s, name)(["written"], [WRITTEN], [{}], None),
     "update_document": lambda s, name: getattr(s, name)("g0", POISON),
     "update_documents": lambda s, name: getattr(s, name)(["g0"], [POISON]),
 }

@@ -36,7 +36,7 @@ TASK_ROWS = 2_000
 
 
 class Ingested(NamedTuple):
-    """What a run has written."""
+    """The numbers of a run."""
 
     n_rows: int  # of the input
     n_written: int  # by this run; earlier runs have written the others
