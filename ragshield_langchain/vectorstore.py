@@ -15,14 +15,13 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
-from numpy.typing import NDArray
 
 from ragshield_core import Guard, Report
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening, writing
-from ragshield_core.store.guarded import Adoptable, Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded, NewRows
 from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
 from ragshield_core.store.malformed import Vectors, embedded, unusable
 from ragshield_core.store.one_store import claim, use_table
@@ -392,19 +391,13 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
 
     aadd_embeddings = asynchronous(add_embeddings)
 
-    def _add_rows(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        embeddings: NDArray[np.float32] | None,
-    ) -> Report:
-        named, told = list(ids), list[Report]()
-        beside = [dict(metadata) for metadata in metadatas]
-        if embeddings is None:
-            self.add_texts(list(texts), beside, ids=named, on_report=told.append)
+    def _write_rows(self, rows: NewRows) -> Report:
+        named, texts, told = list(rows.ids), list(rows.texts), list[Report]()
+        beside = [dict(metadata) for metadata in rows.metadatas]
+        if rows.embeddings is None:
+            self.add_texts(texts, beside, ids=named, on_report=told.append)
         else:
-            given = {"texts": list(texts), "embeddings": np.asarray(embeddings).tolist()}
+            given = {"texts": texts, "embeddings": np.asarray(rows.embeddings).tolist()}
             self.add_embeddings(metadatas=beside, ids=named, on_report=told.append, **given)
         return told[-1]
 

@@ -31,6 +31,7 @@ from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
+from ragshield_core.store.guarded import NewRows
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import RawEntries, unusable
 
@@ -128,17 +129,13 @@ def _behind(node: BaseNode) -> BaseNode | None:
     raise InvalidBatchError(msg)
 
 
-def nodes_of_rows(
-    ids: Sequence[str],
-    texts: Sequence[str],
-    metadatas: Sequence[Mapping[str, Any]],
-    embeddings: NDArray[np.float32] | None,
-) -> list[BaseNode]:
+def nodes_of_rows(rows: NewRows) -> list[BaseNode]:
     """Return a node for each row of a table, with its vector if the rows have vectors."""
-    vectors = [None] * len(ids) if embeddings is None else np.asarray(embeddings).tolist()
+    given = rows.embeddings
+    vectors = [None] * len(rows.ids) if given is None else np.asarray(given).tolist()
     return [
         TextNode(id_=i, text=text, metadata=dict(metadata), embedding=vector)
-        for i, text, metadata, vector in zip(ids, texts, metadatas, vectors, strict=True)
+        for i, text, metadata, vector in zip(*rows[:3], vectors, strict=True)
     ]
 
 

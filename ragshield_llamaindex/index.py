@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
@@ -24,13 +23,12 @@ from llama_index.core.schema import (
 from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
-from numpy.typing import NDArray
 
 from ragshield_core import Guard, Report
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import opening, writing
-from ragshield_core.store.guarded import Adoptable, Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded, NewRows
 from ragshield_core.store.malformed import embedded, unusable
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
@@ -315,14 +313,8 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
             partial(self._aget_node_with_embedding, nodes, progress),
         )
 
-    def _add_rows(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        embeddings: NDArray[np.float32] | None,
-    ) -> Report:
-        self.insert_nodes(nodes_of_rows(ids, texts, metadatas, embeddings))
+    def _write_rows(self, rows: NewRows) -> Report:
+        self.insert_nodes(nodes_of_rows(rows))
         return self.last_report
 
     @synchronous

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-import numpy as np
 from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode
@@ -14,7 +13,6 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
 )
-from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
@@ -22,7 +20,7 @@ from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening
-from ragshield_core.store.guarded import Adoptable, Guarded
+from ragshield_core.store.guarded import Adoptable, Guarded, NewRows
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed, nodes_of_rows
@@ -202,14 +200,8 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
 
     async_add = dispatcher.span(asynchronous(add, "async_add"))
 
-    def _add_rows(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        embeddings: NDArray[np.float32] | None,
-    ) -> Report:
-        self.add(nodes_of_rows(ids, texts, metadatas, embeddings))
+    def _write_rows(self, rows: NewRows) -> Report:
+        self.add(nodes_of_rows(rows))
         return self.last_report
 
     @dispatcher.span

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.store import recalling, reviewing
@@ -44,6 +44,15 @@ def in_worker(
     twin.__qualname__ = f"{method.__qualname__.removesuffix(method.__name__)}{twin.__name__}"
     twin.__doc__ = f"Do as :meth:`{method.__name__}` does, without blocking the event loop."
     return twin
+
+
+class NewRows(NamedTuple):
+    """Rows of a table to write, in columns."""
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    metadatas: Sequence[Mapping[str, Any]]
+    embeddings: NDArray[np.float32] | None  # (n_rows, dim)
 
 
 class Adoptable:
@@ -120,7 +129,7 @@ class Guarded:
         Report
             The decisions.
         """
-        return self._add_rows(ids, texts, metadatas, embeddings)
+        return self._write_rows(NewRows(ids, texts, metadatas, embeddings))
 
     async def aadd_rows(
         self,
@@ -130,7 +139,7 @@ class Guarded:
         embeddings: NDArray[np.float32] | None = None,
     ) -> Report:
         """Do as :meth:`add_rows` does, without blocking the event loop."""
-        return await asyncio.to_thread(self._add_rows, ids, texts, metadatas, embeddings)
+        return await asyncio.to_thread(self.add_rows, ids, texts, metadatas, embeddings)
 
     def release(
         self,
@@ -414,13 +423,7 @@ class Guarded:
 
     # Hooks that differ by framework
 
-    def _add_rows(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        embeddings: NDArray[np.float32] | None,
-    ) -> Report:
+    def _write_rows(self, rows: NewRows) -> Report:
         """Write rows as documents or nodes."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from parquet_parts import INJECTED, made, small_cluster, written
 from typer.testing import CliRunner
 
 from ragshield_core.cli import app
-from ragshield_core.model.errors import ConfigurationError, SourceError
+from ragshield_core.model.errors import ConfigurationError, OvertakenError, SourceError
 from ragshield_core.tools.audit import Parts
 from ragshield_core.tools.ingest import Ingested, ingest
 from ragshield_core.tools.ingest.ingest import opened
@@ -132,6 +132,20 @@ def test_another_store_gets_all_rows_and_a_lost_one_is_noticed(place):
     opened.cache_clear()
     with pytest.raises(SourceError, match="another store, or was lost; remove"):
         ingest(Parts(path=place / "parts"), "noting:store")
+
+
+def test_a_write_that_lost_its_turn_is_repeated(place, monkeypatch):
+    store, lost = opened("noting:store", str(place)), [OvertakenError("silent for too long")]
+    really = store.add_rows
+
+    def add_rows(*columns):
+        if lost:
+            raise lost.pop()
+        return really(*columns)
+
+    monkeypatch.setattr(store, "add_rows", add_rows)
+    ingest(Parts(path=place / "parts"), "noting:store")
+    assert [row[0] for row in noted(place)[0]] == list(made().ids)
 
 
 @pytest.mark.slow

@@ -12,16 +12,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.errors import OvertakenError, SourceError
 from ragshield_core.model.findings import Report
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.plan import Parts, RowGroups
@@ -41,25 +42,6 @@ class Ingested(NamedTuple):
     n_rows: int  # of the input
     n_written: int  # by this run; earlier runs have written the others
     n_held: int  # of these
-
-
-class TakesRows(Protocol):
-    """A guarded store of either framework."""
-
-    @property
-    def guard(self) -> Any:
-        """Its guard."""
-        ...
-
-    def add_rows(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        embeddings: NDArray[np.float32] | None,
-    ) -> Report:
-        """Screen entries, hold suspicious ones, and store the others."""
-        ...
 
 
 def ingest(
@@ -159,15 +141,13 @@ def _write_piece(
     return at - begin, held
 
 
-def _added(store: TakesRows, rows: Rows, vectors: NDArray[np.float32] | None) -> Report:
+def _added(store: Guarded, rows: Rows, vectors: NDArray[np.float32] | None) -> Report:
     """Write rows; once more if this process was so silent that another one took its turn."""
-    for last in (False, True):
-        try:
-            return store.add_rows(rows.ids, rows.texts, rows.metadatas, vectors)
-        except OvertakenError:
-            if last:
-                raise
-    raise AssertionError
+    columns = (rows.ids, rows.texts, rows.metadatas, vectors)
+    try:
+        return store.add_rows(*columns)
+    except OvertakenError:
+        return store.add_rows(*columns)
 
 
 def _batches(chunks: Iterator[Rows], size: int) -> Iterator[Rows]:
@@ -178,11 +158,11 @@ def _batches(chunks: Iterator[Rows], size: int) -> Iterator[Rows]:
 
 
 @cache
-def opened(into: str, here: str) -> TakesRows:
+def opened(into: str, here: str) -> Guarded:
     """Return the guarded store, which this process opens once and leaves at its end."""
     if here not in sys.path:
         sys.path.insert(0, here)
-    store: TakesRows = live_store(into, "add_rows", "guard")
+    store: Guarded = live_store(into, "add_rows", "guard")
     atexit.register(store.guard.close)
     return store
 
