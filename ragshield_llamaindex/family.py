@@ -47,51 +47,40 @@ SAME, SAME_SHARE, STEM = 2, 1 / 3, 4
 # Parents
 
 
-def with_family(report: Report, guard: Guard | None = None) -> Report:
-    """Return a report that also holds the nodes that would serve the text of a held one.
+def with_family(report: Report, guard: Guard) -> Report:
+    """Return a report that also holds the parents of held nodes, and cuts windows.
 
-    These are its parents among the screened nodes (the node from which it was cut, the node behind
-    an ``IndexNode``), and their parents in turn. A parent that was not screened cannot be held: the
-    decision and the log say so. Nodes of the same document lose the text from their windows; nodes
-    that leave a store are held.
+    Nodes of the same document lose the text of held ones from their windows.
 
     Parameters
     ----------
     report
         On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before any node is held.
     guard
-        Judges the rest of cut windows; ``None`` for nodes that leave a store.
+        Judges the rest of cut windows.
     """
-    if guard is not None:
-        report = with_windows_cut(report, guard)
+    return with_parents(with_windows_cut(report, guard))
+
+
+def with_parents(report: Report) -> Report:
+    """Return a report that also holds the nodes of which held ones are a part.
+
+    These are its parents among the screened nodes (the node from which it was cut, the node behind
+    an ``IndexNode``), and their parents in turn. A parent that was not screened cannot be held: the
+    decision and the log say so.
+    """
     batch = report.batch
-    held = [
-        row
-        for row, one in report.remarkable.items()
-        if one.verdict is Verdict.QUARANTINE and held_for_its_text(one)
-    ]
-    if not held:
-        return report
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
-    windows = _windows(report) if guard is None else {}
     remarks: dict[int, str] = {}
     away: dict[int, str] = {}
-    for row in held:
+    for row in _held_for_their_text(report):
         for parent_id in _parents(row, report, row_of):
             if (parent := row_of.get(parent_id)) is None:
                 away[row] = parent_id
             else:
                 remarks.setdefault(parent, _remark("is part of it", batch.ids[row]))
-        text = batch.texts[row].strip()
-        source = source_of(batch.metadatas[row])
-        for other, window in windows.get(source, ()) if text and source else ():
-            if text in window:
-                remarks.setdefault(other, _remark("stands in its window", batch.ids[row]))
-    changed = {
-        row: replace(report.decisions[row], verdict=Verdict.QUARANTINE, note=remark)
-        for row, remark in remarks.items()
-        if report.decisions[row].verdict is not Verdict.QUARANTINE
-    }
+    report = _held_as_well(report, remarks)
+    changed = {}
     for row, parent_id in away.items():
         remark = (
             f"its parent {printable(parent_id, 60)} was not screened with it, and holds its text: "
@@ -109,15 +98,44 @@ def with_family(report: Report, guard: Guard | None = None) -> Report:
     return replace(report, remarkable={**report.remarkable, **changed})
 
 
-def relatives_of(nodes: Sequence[BaseNode]) -> list[str]:
-    """Return the ids of nodes that may serve these nodes' text: parents and adjacent sentences."""
+def with_windows_held(report: Report) -> Report:
+    """Return a report that also holds the nodes whose windows contain the text of held ones.
+
+    For stored nodes that bypassed the guard: they are judged as they are.
+    """
+    batch, windows, remarks = report.batch, _windows(report), dict[int, str]()
+    for row in _held_for_their_text(report):
+        text, source = batch.texts[row].strip(), source_of(batch.metadatas[row])
+        for other, window in windows.get(source, ()) if text and source else ():
+            if text in window:
+                remarks.setdefault(other, _remark("stands in its window", batch.ids[row]))
+    return _held_as_well(report, remarks)
+
+
+def _held_for_their_text(report: Report) -> list[int]:
+    """Return the rows of nodes that are held for more than their metadata."""
+    decided = report.remarkable.items()
+    held = [row for row, one in decided if one.verdict is Verdict.QUARANTINE]
+    return [row for row in held if held_for_its_text(report.remarkable[row])]
+
+
+def _held_as_well(report: Report, remarks: Mapping[int, str]) -> Report:
+    """Return a report that also holds these rows, each with its remark."""
+    held = {
+        row: replace(report.decisions[row], verdict=Verdict.QUARANTINE, note=remark)
+        for row, remark in remarks.items()
+        if report.decisions[row].verdict is not Verdict.QUARANTINE
+    }
+    return replace(report, remarkable={**report.remarkable, **held})
+
+
+def parents_of(nodes: Sequence[BaseNode]) -> list[str]:
+    """Return the ids of the nodes that retrievers return in place of these."""
     ids = []
     for node in nodes:
-        kinds = [NodeRelationship.PARENT]
-        if windows_of(node.metadata, text_of(node)):
-            kinds += [NodeRelationship.PREVIOUS, NodeRelationship.NEXT]
-        related = (node.relationships.get(kind) for kind in kinds)
-        ids += [one.node_id for one in related if isinstance(one, RelatedNodeInfo)]
+        parent = node.relationships.get(NodeRelationship.PARENT)
+        if isinstance(parent, RelatedNodeInfo):
+            ids.append(parent.node_id)
         if isinstance(node, IndexNode):
             ids.append(node.index_id)
     return ids
@@ -389,13 +407,9 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
     Changed nodes are copies. A held node that arrives again stays unchanged, so that it is
     recognised.
     """
-    of = [_document_of(node) for node in nodes]
-    keys = [  # the judgement names malformed nodes
-        [] if document is None else window_keys(node.metadata, text_of(node))
-        for node, document in zip(nodes, of, strict=True)
-    ]
-    documents = sorted({one for one, some in zip(of, keys, strict=True) if some and one})
-    held: dict[str | None, list[str]] = {}
+    with_windows = (node for node in nodes if _windows_in(node))
+    documents = sorted({name for node in with_windows if (name := _document_of(node))})
+    held: dict[str, list[str]] = {}
     ids: set[str] = set()
     if documents and quarantine.exists():
         for one in quarantine.list(None, documents=documents):
@@ -405,9 +419,27 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
             ids.add(one.id)
             if source is not None and held_for_its_text(one):
                 held.setdefault(source, []).append(one.entry.text)
-    return [
-        with_metadata(node, {key: without(node.metadata[key], held[document]) for key in some})
-        if document in held and node.node_id not in ids
-        else node
-        for node, document, some in zip(nodes, of, keys, strict=True)
-    ]
+    return [node if node.node_id in ids else cut for node, cut in without_sentences(nodes, held)]
+
+
+def without_sentences(
+    nodes: Sequence[BaseNode], sentences: Mapping[str, Collection[str]]
+) -> Iterator[tuple[BaseNode, BaseNode]]:
+    """Yield each node, and the node with windows cut free of the sentences of its document.
+
+    The second is the same object if there is nothing to cut.
+    """
+    for node in nodes:
+        texts = sentences.get(_document_of(node) or "", ())
+        keys = _windows_in(node) if texts else []
+        yield node, with_metadata(node, {key: without(node.metadata[key], texts) for key in keys})
+
+
+def without_windows(node: BaseNode) -> BaseNode:
+    """Return a node that has its own text in place of its windows."""
+    return with_metadata(node, dict.fromkeys(_windows_in(node), text_of(node)))
+
+
+def _windows_in(node: BaseNode) -> list[str]:
+    """Return the keys of a node's windows; none for malformed nodes, which the judgement names."""
+    return [] if _document_of(node) is None else window_keys(node.metadata, text_of(node))

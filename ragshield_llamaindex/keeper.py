@@ -44,17 +44,27 @@ from ragshield_llamaindex.convert import (
     to_node,
     version_of,
     warn_of_paths,
+    window_keys,
     with_plain_vectors,
     without_path,
 )
 from ragshield_llamaindex.events import report_detection
-from ragshield_llamaindex.family import relatives_of, with_family, without_held_sentences
+from ragshield_llamaindex.family import (
+    held_for_its_text,
+    parents_of,
+    with_family,
+    with_parents,
+    with_windows_held,
+    without_held_sentences,
+    without_sentences,
+    without_windows,
+)
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
 logger = logging.getLogger("ragshield")
 
-# Largest distance, in relations, to windows that contain a sentence and to parents of parents.
+# Largest number of parents above a node.
 HOPS = 5
 # Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
@@ -172,7 +182,9 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def judge_related(self, report: Report, *, stored: bool) -> Report:
         """Also hold nodes that serve the text of held ones; cut that text out of new windows."""
-        return with_family(report, None if stored else self.guard)
+        if stored:
+            return with_parents(with_windows_held(report))
+        return with_family(report, self.guard)
 
     def annotated(self, report: Report) -> Report:
         """Note that nodes with an image and no text were not judged."""
@@ -211,12 +223,12 @@ class NodeKeeper(Keeper[BaseNode]):
     def leaving(
         self, there: StoredEntries[BaseNode], because: Mapping[str, Decision] | None
     ) -> tuple[Batch, Sequence[Decision] | None]:
-        """Return the nodes to take out, with the related nodes that serve their text."""
+        """Return the nodes to take out, with their parents."""
         found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
         for _ in range(HOPS):
-            wanted = [i for i in dict.fromkeys(relatives_of(new)) if i not in seen]
+            wanted = [i for i in dict.fromkeys(parents_of(new)) if i not in seen]
             if not wanted:
                 break
             new = self.access.read(wanted)
@@ -229,8 +241,33 @@ class NodeKeeper(Keeper[BaseNode]):
             if i in leaving
         }
         held = {row: replace(one, verdict=Verdict.QUARANTINE) for row, one in plain.items()}
-        report = with_family(Report(batch=batch, remarkable=held))
+        report = with_parents(Report(batch=batch, remarkable=held))
         return batch.take(~report.admitted), None if because is None else report.quarantined
+
+    def before_leaving(self, leaving: Batch, because: Sequence[Decision] | None) -> None:
+        """Cut sentences that are about to be held out of the windows of their documents.
+
+        A window that is suspicious without them is dropped. Nodes that the guard does not know stay
+        as they are until they are reconciled.
+        """
+        held: dict[str, list[str]] = {}
+        reasons = [None] * len(leaving) if because is None else because
+        for entry, reason in zip(leaving, reasons, strict=True):
+            document = source_of(entry.metadata)
+            by_text = reason is None or held_for_its_text(reason)
+            if by_text and document and window_keys(entry.metadata, entry.text):
+                held.setdefault(document, []).append(entry.text)
+        if not held:
+            return
+        gone = set(leaving.ids)
+        known = self.guard.writes.known([i for i in self.nodes_in(held) if i not in gone])
+        there = [n for n in self.mask.visible(self.access.read(known)) if n.embedding is not None]
+        cut = [new for node, new in without_sentences(there, held) if new is not node]
+        if not cut:
+            return
+        quiet = self.guard.judge.finds_nothing(to_batch(cut, self.keys)).tolist()
+        nodes = [n if good else without_windows(n) for n, good in zip(cut, quiet, strict=True)]
+        writing.write(self, to_batch(nodes, self.keys), (with_plain_vectors(nodes), None))
 
     # Operations on nodes and documents
 

@@ -221,6 +221,9 @@ class Keeper(ABC, Generic[Item]):
         """Return the leaving entries, others that must leave too, and each one's reason."""
         return there.entries, None if because is None else [because[i] for i in there.entries.ids]
 
+    def before_leaving(self, leaving: Batch, because: Sequence[Decision] | None) -> None:
+        """Take the text of entries that are about to be held out of the stored ones around them."""
+
     def superseded(self, versions: Sequence[NewVersion]) -> None:
         """Mark waiting parts of earlier versions superseded, since later ones are stored."""
         self.guard.writes.forget_held(came_in(versions, self.guard.quarantine))

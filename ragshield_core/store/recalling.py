@@ -128,6 +128,8 @@ def _move(
     """
     if not len(entries):
         return ()
+    # First, so that a crash leaves no stored entry that serves the text of a held one.
+    keeper.before_leaving(entries, decisions)
     whole = keepable(entries)
     cut = {entries.ids[row] for row in unkeepable(entries)}
     if cut:

@@ -11,6 +11,7 @@ from llama_support import KEYS, guard_of, node
 
 from ragshield_core.detectors import InstructionDetector, LeadingQuestionDetector
 from ragshield_core.detectors.base import Evidence
+from ragshield_core.model.findings import BESIDE, Decision, Finding, Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, PoisonGuard
 from ragshield_llamaindex.convert import to_batch
 from ragshield_llamaindex.index import access_behind
@@ -102,7 +103,7 @@ class Joined(Pair):
     def config(self):
         return {}
 
-    def _scores(self, texts):
+    def scores_of(self, texts):
         return np.array([float("Part one. Part two." in " ".join(t.split())) for t in texts])
 
 
@@ -157,6 +158,69 @@ def test_a_released_sentence_comes_back_to_the_windows_with_the_next_write():
     index.insert_nodes(nodes)
     served = windows([one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")])
     assert sum(INJECTION in window for window in served) == 3
+
+
+@pytest.mark.parametrize("kind", ["simple", "chroma"])
+def test_a_recalled_sentence_is_cut_out_of_stored_windows(kind, make_store):
+    nodes = parsed(f"{BEFORE} The ferry is cancelled. {AFTER}", size=3)
+    others = parsed("The bus waits. The ferry is cancelled. The bus leaves.", name="buses")
+    index = GuardedVectorStoreIndex(
+        [*nodes, *others],
+        guard=guard_of(InstructionDetector()),
+        storage_context=StorageContext.from_defaults(vector_store=make_store(kind)),
+        embed_model=MODEL,
+    )
+    assert index.recall([nodes[3].node_id]) == (nodes[3].node_id,)
+    assert index.quarantine.count() == 1
+    served = [one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")]
+    assert len(served) == len(nodes) + len(others) - 1
+    with_it = {one.ref_doc_id for one in served if "cancelled" in one.metadata["window"]}
+    assert with_it == {"buses"}
+    beside = next(one for one in served if one.node_id == nodes[2].node_id)
+    assert (
+        beside.metadata["window"].split()
+        == (
+            "Bread is sold here. Cars wait in line. Bikes stand at the side. "
+            "Dogs travel free. Cats as well."
+        ).split()
+    )
+    assert index.reconcile().agrees
+    index.release([nodes[3].node_id])
+    index.insert_nodes(nodes)
+    served = windows([one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")])
+    assert sum("cancelled" in window for window in served) == 7 + len(others)
+
+
+def test_a_stored_window_that_a_recall_joins_into_an_attack_is_dropped():
+    nodes = parsed(f"{BEFORE} Part one. Stop. Part two. {AFTER}", size=2)
+    index = GuardedVectorStoreIndex(nodes, guard=guard_of(Joined()), embed_model=MODEL)
+    assert index.quarantine.count() == 0
+    index.recall([nodes[4].node_id])
+    served = [one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")]
+    assert len(served) == len(nodes) - 1
+    assert {one.text.strip() for one in served if one.text == one.metadata["window"]} == {
+        "Part one.",
+        "Part two.",
+    }
+
+
+def test_a_sentence_recalled_for_its_title_stays_in_windows():
+    nodes = parsed(f"{BEFORE} {AFTER}")
+    index = GuardedVectorStoreIndex(nodes, guard=guard_of(InstructionDetector()), embed_model=MODEL)
+    given = windows(nodes)
+    name = nodes[3].node_id
+    of_title = Finding(
+        detector="instruction",
+        entry_id=name,
+        score=9.0,
+        threshold=1.0,
+        p_value=None,
+        evidence=f"{BESIDE}an order",
+    )
+    decision = Decision(entry_id=name, verdict=Verdict.QUARANTINE, findings=(of_title,))
+    assert index.recall([name], [decision]) == (name,)
+    served = windows([one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")])
+    assert sorted(served) == sorted(given[:3] + given[4:])
 
 
 def test_nodes_without_windows_are_untouched():
