@@ -28,6 +28,7 @@ from ragshield_core.detectors.phrase.judging import (
     PhraseJudgement,
     copies_in,
     judge,
+    planted_in,
 )
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory, Places
 from ragshield_core.model.entries import Batch
@@ -185,9 +186,14 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
             self._memory.forget(entries)
 
     def remember_held(self, entries: Batch) -> None:
-        """Count held entries among the recent ones: others with the same phrase may follow."""
+        """Count held entries among the recent ones: others with the same phrase may follow.
+
+        Of an entry with a planted phrase, only that phrase counts. Otherwise, a flood of held
+        entries would make all their words suspicious.
+        """
         if self._ready and len(entries):
-            self._arrive(entries, held=True)
+            planted = planted_in(self._judged(entries), self._fitted().background)
+            self._arrive(entries, held=True, only=planted)
 
     def overlook(self, ids: Collection[str]) -> None:
         """Ignore recent entries that the batch replaces."""
@@ -438,7 +444,13 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
                 if self._parted.pop(entry_id, None) == _hash_of(text):
                     self._together.add(entry_id)
 
-    def _arrive(self, entries: Batch, *, held: bool) -> None:
+    def _arrive(
+        self,
+        entries: Batch,
+        *,
+        held: bool,
+        only: Mapping[int, NDArray[np.uint32]] | None = None,
+    ) -> None:
         """Add entries to the recent ones, with the n-grams and places from their judgement."""
         judged, self._latest = self._latest, None
         prepared, self._prepared = self._prepared, None
@@ -447,7 +459,7 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
             known = prepared[1:]
         elif judged is not None and judged[0] is entries:
             known = judged[1], judged[2].places
-        self._fitted().arrive(entries, known, held=held)
+        self._fitted().arrive(entries, known, held=held, only=only)
 
     def _changed(self) -> None:
         self._latest = self._prepared = None

@@ -232,6 +232,23 @@ def judge(
     )
 
 
+def planted_in(
+    judgement: PhraseJudgement, background: Background
+) -> dict[int, NDArray[np.uint32]]:
+    """Return, by row of the batch, the n-grams of its phrase, for entries that have one.
+
+    Parts of the phrase that a known entry has are left out: they are usual words.
+    """
+    found = {}
+    for number, phrase in enumerate(judgement.phrases):
+        hashes = np.array(phrase.hashes, dtype=np.uint32)
+        new = background.of(hashes) == 0.0
+        new[0] = True
+        mine = np.flatnonzero(judgement.why[: len(judgement.scores)] == number)
+        found |= dict.fromkeys(mine.tolist(), hashes[new])
+    return found
+
+
 def _candidates(
     memory: Memory, grams: Grams, share: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:

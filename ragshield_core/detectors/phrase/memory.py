@@ -287,9 +287,18 @@ class Memory:
         )
 
     def arrive(
-        self, entries: Batch, judged: tuple[Grams, Places] | None = None, *, held: bool
+        self,
+        entries: Batch,
+        judged: tuple[Grams, Places] | None = None,
+        *,
+        held: bool,
+        only: Mapping[int, NDArray[np.uint32]] | None = None,
     ) -> None:
-        """Add entries to the recent ones; ``judged`` has their n-grams and places, if known."""
+        """Add entries to the recent ones.
+
+        ``judged`` has their n-grams and places, if known; ``only`` has, by row, the n-grams that
+        count for an entry, if not all do.
+        """
         if judged is None:
             grams = Grams.of(entries.texts)
             judged = grams, self.sample.places(entries, grams, self.background)
@@ -304,7 +313,8 @@ class Memory:
         recent["update"][start:] = [not held and i in self.updating for i in entries.ids]
         recent["held"][start:] = held
         for row, hashes in enumerate(grams.by_text(), start):
-            recent["hashes"][row] = hashes.copy()
+            few = None if only is None else only.get(row - start)
+            recent["hashes"][row] = hashes.copy() if few is None else np.intersect1d(hashes, few)
         recent["sketch"][start:] = grams.sketches()
         recent["vector"][start:] = self._vectors(entries)
         for name in PLACES:

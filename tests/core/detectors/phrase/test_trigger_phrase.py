@@ -139,6 +139,18 @@ def one_after_the_other(detector, batch, size):
     return held
 
 
+def test_of_held_entries_only_the_planted_phrase_counts(known):
+    detector = TriggerPhraseDetector().fit(planted(known, range(0, N, 300), "osprey"))
+    phrase = "word3 blue heron word41"
+    flood = planted(planted(passages(60, 2), range(60), phrase), range(60), "osprey", seed=1)
+    held = found(detector, flood)
+    assert len(held) > 50
+    detector.remember_held(flood.take(sorted(held)))
+    new = passages(40, 3, "new")
+    assert found(detector, planted(new, [0], "osprey")) == set()
+    assert found(detector, planted(new, [7], phrase)) == {7}
+
+
 @pytest.mark.parametrize("size", [*slowly(1), 10, 100])
 def test_vocabulary_of_a_new_source_is_not_a_trigger(detector, size):
     pages = passages(200, 2, "page")
