@@ -232,14 +232,12 @@ def judge(
     )
 
 
-def planted_in(
-    judgement: PhraseJudgement, background: Background
-) -> dict[int, NDArray[np.uint32]]:
+def planted_in(judgement: PhraseJudgement, background: Background) -> dict[int, NDArray[np.uint32]]:
     """Return, by row of the batch, the n-grams of its phrase, for entries that have one.
 
     Parts of the phrase that a known entry has are left out: they are usual words.
     """
-    found = {}
+    found: dict[int, NDArray[np.uint32]] = {}
     for number, phrase in enumerate(judgement.phrases):
         hashes = np.array(phrase.hashes, dtype=np.uint32)
         new = background.of(hashes) == 0.0
