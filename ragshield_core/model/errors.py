@@ -187,4 +187,4 @@ class HeldTextElsewhereWarning(UserWarning):
 
 
 class PoisonFilterOrderWarning(UserWarning):
-    """A step after a PoisonFilter puts text into the prompt that was not judged."""
+    """A language model reads passages before a PoisonFilter, or a later step may change them."""
