@@ -8,18 +8,24 @@ postprocessors (tools, memory blocks), so the callers of a postprocessor are ask
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.types import BasePydanticProgram
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.span.base import BaseSpan
 from llama_index_instrumentation.span_handlers import BaseSpanHandler
 
 T = TypeVar("T")
+
+# Trace names of an index's updates. A refresh consists of updates, and an update of a deletion and
+# an insertion that know nothing of each other.
+UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 
 # Attributes in which engines, tools and memory blocks keep their postprocessors.
 LISTS = ("_node_postprocessors", "node_postprocessors")
@@ -55,6 +61,11 @@ def watch() -> None:
 def running(kind: type[T]) -> list[T]:
     """Return the objects of a kind whose calls are running here, innermost first."""
     return [one for one in reversed(_RUNNING.get()) if isinstance(one, kind)]
+
+
+def updating() -> bool:
+    """Return whether LlamaIndex's own update of a document is running here."""
+    return not UPDATES.isdisjoint(global_stack_trace_ids.get())
 
 
 def postprocessors_around() -> Iterator[tuple[object, list[Any]]]:
@@ -95,3 +106,15 @@ def expect_no_docstore(pipeline: IngestionPipeline, arguments: str) -> None:
             "are known may have left an unguarded vector store already."
         )
         raise TypeError(msg)
+
+
+def unsettle(docstore: BaseDocumentStore, documents: Iterable[str | None]) -> None:
+    """Make the next refresh or run process known documents again, in any version.
+
+    The record has text and hash of a version that is no longer stored; without a hash, the next
+    version would be inserted beside the stored one.
+    """
+    for document in dict.fromkeys(documents):
+        if document is not None and docstore.get_document_hash(document) is not None:
+            docstore.delete_document(document, raise_error=False)
+            docstore.set_document_hash(document, f"to be processed again: {document}")

@@ -158,6 +158,10 @@ class PoisonedEntryError(RAGShieldError):
         return type(self), (self.report,)
 
 
+class UpdateHeldError(RAGShieldError):
+    """A step holds a part of a new version, and an unguarded index would go on without it."""
+
+
 class UnfittedGuardWarning(UserWarning):
     """A guard without any known entry protects a store that already holds entries."""
 
