@@ -44,7 +44,7 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import access_behind
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.running import postprocessors_around, read_by_model
+from ragshield_llamaindex.running import postprocessors_around, read_by_model, watch
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -65,8 +65,8 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
     Put it last: it does not judge text that another postprocessor adds afterwards. Put a second one
     before a postprocessor that lets a language model read passages, such as ``LLMRerank``. It warns
-    (:class:`PoisonFilterOrderWarning`) of both mistakes in the list of its engine, tool or memory
-    block; :func:`check_order` checks a list that you run yourself.
+    (:class:`PoisonFilterOrderWarning`) of both mistakes in its engine; :func:`check_order` checks a
+    list of your own.
 
     Key init args:
         guard: RetrievalGuard | None
@@ -137,6 +137,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
                 "for the default one; a Guard judges what comes in: GuardedVectorStore."
             )
             raise TypeError(msg)
+        watch()
         self._access = _access(store)
         # Knows the children of a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
@@ -308,10 +309,10 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         return replace(report, remarkable={**report.remarkable, **dropped})
 
     def _look_around(self) -> None:
-        """Warn if the engine, tool or memory block has its postprocessors in a wrong order."""
-        for caller, listed in postprocessors_around():
+        """Warn if the running engine has its postprocessors in a wrong order."""
+        for engine, listed in postprocessors_around():
             if any(one is self for one in listed):
-                judged = retrieves_judged(getattr(caller, "_retriever", None))
+                judged = retrieves_judged(getattr(engine, "_retriever", None))
                 self._check([self, *listed] if judged else listed)
                 return
 
@@ -481,7 +482,7 @@ class GuardedRetriever(BaseRetriever):
     _aretrieve = dispatcher.span(asynchronous(_retrieve))
 
     def _look_around(self) -> None:
-        """Warn if the engine or tool puts other text into the prompt afterwards."""
+        """Warn if the running engine puts other text into the prompt afterwards."""
         for _, listed in postprocessors_around():
             if not any(isinstance(one, PoisonFilter) for one in listed):  # which looks itself
                 self._filter._check([self._filter, *listed])  # noqa: SLF001 - same module

@@ -1,19 +1,19 @@
-"""What runs around a step: its pipeline, or the engine or tool that lists it.
+"""A record of running pipelines and engines, from LlamaIndex's instrumentation.
 
 A store does not know which pipeline writes into it, and a step or postprocessor does not know its
-neighbours. LlamaIndex's instrumentation names running pipelines. It does not name all that lists
-postprocessors (tools, memory blocks), so the callers of a postprocessor are asked for their lists.
+neighbours. The span of a call names the called object.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.callbacks.base import global_stack_trace_ids
+from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.types import BasePydanticProgram
@@ -27,17 +27,15 @@ T = TypeVar("T")
 # an insertion that know nothing of each other.
 UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 
-# Attributes in which engines, tools and memory blocks keep their postprocessors.
-LISTS = ("_node_postprocessors", "node_postprocessors")
-
+WATCHED = (IngestionPipeline, BaseQueryEngine, BaseChatEngine)
 _RUNNING: ContextVar[tuple[object, ...]] = ContextVar("ragshield_running", default=())
 
 
 class _Watcher(BaseSpanHandler[BaseSpan]):
-    """Records pipelines while they run, each in the context of its own call."""
+    """Records pipelines and engines while they run, each in the context of its own call."""
 
     def new_span(self, **call: Any) -> None:  # type: ignore[override]
-        if isinstance(call["instance"], IngestionPipeline):
+        if isinstance(call["instance"], WATCHED):
             _RUNNING.set((*_RUNNING.get(), call["instance"]))
 
     def prepare_to_exit_span(self, **call: Any) -> None:  # type: ignore[override]
@@ -69,13 +67,11 @@ def updating() -> bool:
 
 
 def postprocessors_around() -> Iterator[tuple[object, list[Any]]]:
-    """Yield what lists postprocessors among the callers, with its list, innermost first."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        kept = getattr(caller, "__dict__", {})
-        yield from ((caller, kept[name]) for name in LISTS if isinstance(kept.get(name), list))
-        frame = frame.f_back
+    """Yield the running engines that have postprocessors, with their lists, innermost first."""
+    for engine in running(object):
+        listed = getattr(engine, "_node_postprocessors", None)
+        if isinstance(listed, list):
+            yield engine, listed
 
 
 def read_by_model(step: object) -> bool:

@@ -5,8 +5,7 @@ import warnings
 import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine
-from llama_index.core.llms import ChatMessage, MockLLM
-from llama_index.core.memory import VectorMemoryBlock
+from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import MarkdownElementNodeParser
 from llama_index.core.postprocessor import (
     AutoPrevNextNodePostprocessor,
@@ -17,7 +16,7 @@ from llama_index.core.postprocessor import (
 )
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CitationQueryEngine, RetrieverQueryEngine
-from llama_index.core.schema import QueryBundle, TextNode
+from llama_index.core.schema import TextNode
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from llama_support import guard_of
 from pydantic import PrivateAttr
@@ -98,23 +97,11 @@ def queried(index, steps):
     return lambda: engine.query(QUESTION)
 
 
-def retrieved(index, steps):
-    engine = index.as_query_engine(llm=LLM, node_postprocessors=steps)
-    return lambda: engine.retrieve(QueryBundle(QUESTION))
-
-
-def tool(index, steps):
-    made = RetrieverTool.from_defaults(index.as_retriever(), node_postprocessors=steps)
-    return lambda: made.call(QUESTION)
-
-
 ASK = {
     "query": queried,
-    "retrieve": retrieved,
     "citations": cited,
     "chat": chat(ContextChatEngine),
     "condensing chat": chat(CondensePlusContextChatEngine),
-    "retriever tool": tool,
 }
 
 
@@ -127,21 +114,6 @@ def test_both_sides_of_a_filter_are_looked_at_wherever_steps_are_given(ask, inde
     assert told(work) == []  # said once
     steps = [Footnotes(), PoisonFilter(), LLMRerank(llm=LLM), SimilarityPostprocessor()]
     assert told(ask(index, steps)) == []
-
-
-async def test_asynchronous_tools_and_memory_are_looked_at(index, make_store):
-    steps = [LLMRerank(llm=LLM), PoisonFilter()]
-    made = RetrieverTool.from_defaults(index.as_retriever(), node_postprocessors=steps)
-    with pytest.warns(PoisonFilterOrderWarning, match="LLMRerank runs before"):
-        await made.acall(QUESTION)
-    steps = [LLMRerank(llm=LLM), PoisonFilter()]
-    block = VectorMemoryBlock(
-        vector_store=make_store("chroma"), embed_model=MODEL, node_postprocessors=steps
-    )
-    said = [ChatMessage(role="user", content="The ferry leaves at nine.")]
-    await block.aput(said)
-    with pytest.warns(PoisonFilterOrderWarning, match="LLMRerank runs before"):
-        await block.aget(said)
 
 
 def test_a_user_who_makes_the_warning_an_error_gets_it_at_every_call(index):
