@@ -128,7 +128,7 @@ class _Screen:
             return found
 
         left = done(good_parts(text, SEPARATOR, good))
-        return None if left is None else SEPARATOR.join(left) or WITHHELD
+        return None if left is None else left or WITHHELD
 
     def _good(self, texts: Sequence[str], name: str) -> list[str]:
         """Return the texts that are not suspicious."""
