@@ -17,8 +17,9 @@ def good_parts(
 ) -> Steps[str | None]:
     """Return a text without the parts that are suspicious, alone or together.
 
-    Parts of a text without the separator are its lines. Repeated parts, such as the rule below each section, are judged once, and headings as one: their
-    likeness is no agreement of sources. ``good`` returns the texts that are not suspicious.
+    Parts of a text without the separator are its lines. Repeated parts, such as the rule below each
+    section, are judged once, and headings as one: their likeness is no agreement of sources.
+    ``good`` returns the texts that are not suspicious.
     Returns None if the whole text may be passed on.
     """
     if separator not in text:
