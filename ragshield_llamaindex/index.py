@@ -283,11 +283,12 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
         if nodes:
             keeper = self._keeper
             vectors = yield from self._embedding(nodes, show_progress)
-            # An error in the constructor leaves the caller without an index: refuse all at once.
-            at_once = not self._made
             options = {**insert_kwargs, RECORDED: True}
             try:
-                yield keeper.step(keeper.add_nodes, vectors, options, at_once=at_once)
+                if self._made:
+                    yield keeper.adding(vectors, options)
+                else:  # an error here leaves the caller without an index: refuse all at once
+                    yield keeper.step(keeper.add_nodes, vectors, options, at_once=True)
             except Exception:
                 if self._made:  # nodes may be stored, and LlamaIndex records nothing on errors
                     yield own(keeper.record)

@@ -188,7 +188,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
             If a step of a plain pipeline lets a language model read nodes before the store.
         """
         pipeline = self._pipeline()
-        report: Report = yield self._keeper.step(self._keeper.add_nodes, nodes, kwargs)
+        report: Report = yield self._keeper.adding(nodes, kwargs)
         held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
         _warn_of_held(pipeline, held)
         return [node.node_id for node in nodes]
