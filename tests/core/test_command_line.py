@@ -1,7 +1,9 @@
 """Options common to all commands (help, databases, reports); detectors, init and baselines."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -165,6 +167,37 @@ def test_trusted_files_are_named_by_globs(site):
     refused = scan(site, "--trust", "nothing/*")
     assert refused.exit_code == 2
     assert "matches no entry" in refused.stderr
+
+
+@pytest.mark.slow
+def test_files_as_in_a_git_revision_are_trusted(site, tmp_path):
+    def git(*words):
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        who = ("-c", "user.name=anna", "-c", "user.email=anna@example.com")
+        command = [shutil.which("git"), "-C", tmp_path, *who, *words]
+        subprocess.run(command, check=True, env={**os.environ, **alone})
+
+    pages = site / "pages"
+    pages.mkdir()
+    for number in range(252):
+        (pages / f"{number}.md").write_text(f"Page {number} is about the ferry.")
+    git("init", "-q")
+    git("add", "site/pages")
+    git("commit", "-qm", "checked")
+    (pages / "0.md").write_text("Changed since.")
+    (pages / "1.md").unlink()
+    # A filter of the repository that would hide the change, and leave a trace, is not run.
+    (tmp_path / ".gitattributes").write_text("* filter=own\n")
+    git("config", "filter.own.clean", f"touch {tmp_path}/ran; echo Page 0 is about the ferry.")
+    done = scan(site, "--trust-revision", "HEAD", "--format", "json")
+    assert json.loads(done.stdout)["trusted_entries"] == 250
+    assert not (tmp_path / "ran").exists()
+    for revision in ("nothing", "--help", "HEAD:site"):
+        refused = scan(site, "--trust-revision", revision)
+        assert refused.exit_code == 2
+        assert "git does not list revision" in " ".join(refused.stderr.split())
+    refused = scan(site / "drafts", "--trust-revision", "HEAD")
+    assert "matches no entry" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.slow

@@ -40,6 +40,22 @@ def test_ids_are_whole_on_a_narrow_terminal(ragshield):
         assert UUID in out
 
 
+@pytest.mark.slow
+def test_reasons_are_readable_in_80_columns(ragshield, held, monkeypatch):
+    monkeypatch.setattr("ragshield_core.tools.review.quarantine_command.console.width", 80)
+    held.confirm([UUID], by="an-anna-of-some-department", note="a copy of an attachment")
+    for words, said in (
+        (("list",), "held by hand a-rather-long-name-of-an-importer"),
+        (("list", "--status", "confirmed"), "held a-long-label-of-a-department"),
+        (("cases", "--status", "all"), "a person 1 of waiting two"),
+        (("log",), "confirm an-anna-of-some-department a copy of an attachment"),
+    ):
+        _, out, _ = ragshield("quarantine", *words)
+        assert max(map(len, out.splitlines())) <= 80
+        last = "".join(line.rstrip(" │").rpartition("│")[2].strip() for line in out.splitlines())
+        assert set(said.split()) == {word for word in said.split() if word in last}
+
+
 @pytest.mark.usefixtures("held")
 @pytest.mark.slow
 def test_json_for_programs(ragshield):

@@ -28,8 +28,9 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
 START = PAGES.pop("docs/start.md")
-# What runs on and on, or needs more machines than one: its options are looked at, and no more.
-ENDLESS = ("review ", "--engine ray", "--address")
+# What runs on and on, or needs more machines than one, or the services of Sigstore: its options are
+# looked at, and no more.
+ENDLESS = ("review ", "--engine ray", "--address", "sigstore")
 # Options that make evaluations small; the corpus is small already.
 SMALL = ["--targets", "1", "--streams", "1", "--stream", "60", "--sizes", "2", "--workers", "1"]
 WORDS = [row["text"].split(".")[0] for row in help_desk()[:21]]

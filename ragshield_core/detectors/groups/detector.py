@@ -357,10 +357,10 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         copies in the knowledge base. Fit the detector again before you screen with it.
         """
         self.reset()
-        if len(entries) < self.min_entries:
-            return np.full(len(entries), np.nan)
         graph = SimilarityGraph.fixed(entries, self._k, **NOTES)
         self._known = Known(self._rule, graph)
+        if len(entries) < self.min_entries:
+            return np.full(len(entries), np.nan)
         judgement = measure(self._known, graph.present, audit=True)
         self._audited = (graph.part(graph.present), judgement)
         return judgement.scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.findings import printable
+from ragshield_core.tools.attest.keyless import Identity, sealed_by_identity
 from ragshield_core.tools.attest.signing import (
     bytes_of,
     key_id,
@@ -21,6 +22,9 @@ from ragshield_core.tools.attest.signing import (
 )
 from ragshield_core.tools.attest.statement import Statement, statement_of, verify
 from ragshield_core.tools.options import AsListing, Listing
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 NOT_VERIFIED = 1
 # Maximum number of shown differences, and of characters of a sentence.
@@ -49,26 +53,36 @@ def keys(
 def sign(
     report: Annotated[Path, typer.Argument(help="What ragshield scan --output has written, JSON.")],
     *,
-    key: Annotated[Path, typer.Option(help="The private key.")],
+    key: Annotated[Path | None, typer.Option(help="The private key.")] = None,
+    sigstore: Annotated[
+        bool, typer.Option("--sigstore", help="Sign as who you are, by Sigstore, without a key.")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Default: REPORT.intoto.json.")
+        Path | None,
+        typer.Option("--output", "-o", help="Default: REPORT.intoto.json or .sigstore.json."),
     ] = None,
 ) -> None:
     """Sign a statement of the scanned data, the time, the version and the result."""
-    signing = private_key(key)
+    if (key is None) is not sigstore:
+        msg = "expected one signer: --key FILE, or --sigstore."
+        raise AttestationError(msg)
+    signing = None if key is None else private_key(key)
     statement = statement_of(bytes_of(report), str(report))
-    path = output or report.with_suffix(".intoto.json")
-    if path.resolve() in (report.resolve(), key.resolve()):
+    path = output or report.with_suffix(".sigstore.json" if signing is None else ".intoto.json")
+    if path.resolve() in {made_of.resolve() for made_of in (report, key) if made_of}:
         msg = f"{path} is what the statement is made of; name another file with --output."
         raise AttestationError(msg)
+    payload = statement.to_bytes()
+    signed = sealed_by_identity(payload) if signing is None else sealed(payload, signing)
     try:
-        path.write_text(sealed(statement.to_bytes(), signing), encoding="utf-8")
+        path.write_text(signed, encoding="utf-8")
     except OSError as error:
         why = error.strerror or type(error).__name__
         msg = f"{path} cannot be written ({why}); name another file with --output."
         raise AttestationError(msg) from None
     _show(statement)
-    _say(f"{path} is signed by key {key_id(signing.public_key())}.")
+    signer = "you" if signing is None else f"key {key_id(signing.public_key())}"
+    _say(f"{path} is signed by {signer}.")
 
 
 @attest_app.command("verify")
@@ -78,13 +92,23 @@ def verify_command(
         Path | None, typer.Argument(help="What was scanned: is it still the same?")
     ] = None,
     *,
-    key: Annotated[Path, typer.Option(help="The public key of the signer.")],
+    key: Annotated[Path | None, typer.Option(help="The public key of the signer.")] = None,
+    identity: Annotated[
+        str | None, typer.Option(help="With Sigstore: the e-mail address or workflow that signed.")
+    ] = None,
+    issuer: Annotated[
+        str | None, typer.Option(help="With Sigstore: URL of where the signer signed in.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="With Sigstore: fetch nothing.")
+    ] = False,
     form: AsListing = Listing.TABLE,
 ) -> None:
-    """Check a statement. Exit code 1: not signed by this key, or the data is another."""
-    checked = verify(file, public_key(key), data)
+    """Check a statement. Exit code 1: not signed by this signer, or the data is another."""
+    name, signer = _expected(key, identity, issuer, offline=offline)
+    checked = verify(file, signer, data)
     if checked.statement is None:
-        _say(f"NOT VERIFIED: {file} is not signed by {key}, or was changed.", "bold red")
+        _say(f"NOT VERIFIED: {file} is not signed by {name}, or was changed.", "bold red")
         raise typer.Exit(NOT_VERIFIED)
     as_json = form is Listing.JSON
     if as_json:
@@ -99,7 +123,20 @@ def verify_command(
         raise typer.Exit(NOT_VERIFIED)
     if not as_json:
         same = "." if data is None else f", and {data} is what was scanned."
-        _say(f"Verified: the signature is that of {key}{same}", "bold green")
+        _say(f"Verified: the signature is that of {name}{same}", "bold green")
+
+
+def _expected(
+    key: Path | None, identity: str | None, issuer: str | None, *, offline: bool
+) -> tuple[str, Ed25519PublicKey | Identity]:
+    """Return the signer that the options name, and how to call it."""
+    if key is not None and identity is None and issuer is None:
+        return str(key), public_key(key)
+    if key is None and identity and issuer:
+        someone = Identity(name=identity, issuer=issuer, offline=offline)
+        return str(someone), someone
+    msg = "expected one signer: --key FILE, or --identity with --issuer."
+    raise AttestationError(msg)
 
 
 def _show(statement: Statement) -> None:

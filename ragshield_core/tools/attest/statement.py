@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.severity import Severity
+from ragshield_core.tools.attest.keyless import Identity, opened_by_identity
 from ragshield_core.tools.attest.signing import bytes_of, checked, json_of, opened
 from ragshield_core.tools.audit.provenance import ENTRIES, digest_of_entries, files_of
 from ragshield_core.tools.audit.readers.kinds import open_source
@@ -143,7 +144,7 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
 class Verified:
     """Result of a check."""
 
-    # The statement; `None` if the key has not signed it, since nobody vouches for it then
+    # The statement; `None` if the signer has not signed it, since nobody vouches for it then
     statement: Statement | None
     # Differences between the data and the statement, a sentence each
     differences: tuple[str, ...] = ()
@@ -154,15 +155,15 @@ class Verified:
         return self.statement is not None and not self.differences
 
 
-def verify(path: Path, key: Ed25519PublicKey, data: Path | None = None) -> Verified:
+def verify(path: Path, signer: Ed25519PublicKey | Identity, data: Path | None = None) -> Verified:
     """Check the signature of a statement and, if data is given, that the data matches it.
 
     Parameters
     ----------
     path
         File of the statement.
-    key
-        Public key of the expected signer.
+    signer
+        Who is expected to have signed: a public key, or an identity for Sigstore.
     data
         The audited file or folder, in its present state. Names of single files do not count.
 
@@ -173,7 +174,11 @@ def verify(path: Path, key: Ed25519PublicKey, data: Path | None = None) -> Verif
     SourceError
         If the data cannot be read.
     """
-    payload = opened(bytes_of(path), key, str(path))
+    content = bytes_of(path)
+    if isinstance(signer, Identity):
+        payload = opened_by_identity(content, signer, str(path))
+    else:
+        payload = opened(content, signer, str(path))
     if payload is None:
         return Verified(None)
     where = f"the statement in {path}"

@@ -38,6 +38,7 @@ from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import USUAL, ColumnNames, Source
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
+from ragshield_core.tools.audit.revision import unchanged_since
 from ragshield_core.tools.audit.sarif import to_sarif
 from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
@@ -130,23 +131,38 @@ class TrustOptions:
             "repeatable."
         ),
     ] = None
+    trust_revision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMIT",
+            help="Trusted as well: files of a folder that are as in this commit of its git "
+            "repository.",
+        ),
+    ] = None
     baseline: Annotated[
         Path | None,
         typer.Option(help="Earlier JSON report: only cases that are not in it count."),
     ] = None
 
-    def ids(self, batch: Batch | None) -> list[str] | None:
+    def ids(self, batch: Batch | None, folder: Path) -> list[str] | None:
         """Return the trusted ids; ``None`` if no option names any."""
-        if self.clean is None and not self.trust:
+        if self.clean is None and not self.trust and self.trust_revision is None:
             return None
         found = [] if self.clean is None else read_ids(self.clean)
-        for glob in self.trust or ():
+
+        def add(option: str, fits: Callable[[str], bool]) -> None:
             pairs = () if batch is None else zip(batch.ids, batch.lineages, strict=True)
-            matching = [i for i, lineage in pairs if lineage and matches(lineage, [glob])]
+            matching = [i for i, lineage in pairs if lineage and fits(lineage)]
             if not matching:
-                msg = f"--trust {printable(glob, 100)!r} matches no entry; name files as they are."
+                msg = f"{option} matches no entry; name files as they are."
                 raise SourceError(msg)
-            found += matching
+            found.extend(matching)
+
+        for glob in self.trust or ():
+            add(f"--trust {printable(glob, 100)!r}", partial(matches, globs=[glob]))
+        if self.trust_revision is not None:
+            unchanged = unchanged_since(self.trust_revision, folder)
+            add(f"--trust-revision {printable(self.trust_revision, 100)!r}", unchanged.__contains__)
         return found
 
 
@@ -159,8 +175,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     data: Annotated[
         Path,
         typer.Argument(
-            help="JSONL(.gz) or parquet file, or a folder of LangChain's FAISS or LlamaIndex; "
-            "with --engine also a folder of parquet files."
+            help="A folder of documents, a JSONL(.gz) or parquet file, or a folder of LangChain's "
+            "FAISS or LlamaIndex; with --engine also a folder of parquet files."
         ),
     ],
     *,
@@ -198,12 +214,15 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         reports.check()
         check_fpr(fpr)
-        whole = trust.trust or trust.baseline or quarantine or reading.include or reading.exclude
-        if engine is not None and whole:
+        whole = (
+            *(trust.trust, trust.trust_revision, trust.baseline, quarantine),
+            *(reading.include, reading.exclude),
+        )
+        if engine is not None and any(whole):
             msg = (
-                "--trust, --baseline, --quarantine, --include and --exclude need whole entries, "
-                "which --engine never has in one place; leave them out, name trusted ids by "
-                "--clean, and hold what --output findings.json names."
+                "--trust, --trust-revision, --baseline, --quarantine, --include and --exclude need "
+                "whole entries, which --engine never has in one place; leave them out, name "
+                "trusted ids by --clean, and hold what --output findings.json names."
             )
             raise SourceError(msg)
         runner = None if engine is None else engine_of(engine)
@@ -229,7 +248,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 else knowledge.batch,
                 detectors,
                 fpr=fpr,
-                clean_ids=trust.ids(None if knowledge is None else knowledge.batch),
+                clean_ids=trust.ids(None if knowledge is None else knowledge.batch, data),
                 seed=reading.seed,
                 progress=tell,
                 engine=runner,

@@ -121,14 +121,8 @@ def list_held(
     if form is Listing.JSON:
         _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
         return
-    columns = ("entry", "case", "store", "label", "since", "by", "why")
-    rows = [
-        (
-            *(held.id, str(cases.get(held.number, "")), _store(held.store)),
-            *(held.entry.label or "", f"{held.held_at:{MINUTE}}", held.held_by, _why(held)),
-        )
-        for held in found
-    ]
+    columns = ("entry", "case", "why")
+    rows = [(held.id, str(cases.get(held.number, "")), _why_and_since(held)) for held in found]
     count = quarantine.count(status, narrowing=narrowing)
     _print_table(f"{count} entries {status}", columns, rows, paged.offset, count)
 
@@ -161,15 +155,16 @@ def list_cases(
 
     def table() -> None:
         firsts = Cases(quarantine).firsts(found)
-        columns = ("case", "waiting", "of", "severity", "found by", "source", "since", "begins")
-        rows = [
-            (
-                *(str(case.number), str(case.n_waiting), str(case.n_members), case.severity),
-                *(_found_by(case), case.source or "", f"{case.opened_at:{MINUTE}}"),
-                printable(firsts.get(case.number, ((), ""))[1], BEGINNING),
+        columns = ("case", "severity", "what")
+        rows = []
+        for case in found:
+            begins = printable(firsts.get(case.number, ((), ""))[1], BEGINNING)
+            source = f", source {case.source}" if case.source else ""
+            what = (
+                f"{case.n_waiting} of {case.n_members} waiting, found by {_found_by(case)} since "
+                f"{case.opened_at:{MINUTE}}{source}: {begins}"
             )
-            for case in found
-        ]
+            rows.append((str(case.number), case.severity, what))
         _print_table(f"{count} cases", columns, rows, offset, count)
 
     reports.give(
@@ -269,11 +264,12 @@ def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
     if form is Listing.JSON:
         _print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
         return
-    columns = ("line", "when", "what", "entry", "revision", "who", "note")
+    columns = ("line", "entry", "what")
     rows = (
         (
-            *(str(line.seq), f"{line.at:%Y-%m-%d %H:%M:%S}", line.action, line.entry_id),
-            *(line.fingerprint, line.actor, line.note or ""),
+            *(str(line.seq), line.entry_id),
+            f"{line.action} by {line.actor}, {line.at:%Y-%m-%d %H:%M:%S}, revision "
+            f"{line.fingerprint}" + (f": {line.note}" if line.note else ""),
         )
         for line in kept.lines()
     )
@@ -438,11 +434,15 @@ def _print_table(
 ) -> None:
     """Print a table that keeps ids whole, and the number of rows after it, out of ``count``."""
     table = Table(title=title)
-    for column in columns:
-        width = WHOLE_ID if column == "entry" else None
-        table.add_column(column, overflow="fold", min_width=width)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+    cells = [[Text(printable(cell)) for cell in row] for row in rows]
+    for place, column in enumerate(columns):
+        width = None
+        if column == "entry":
+            longest = max((row[place].cell_len for row in cells), default=0)
+            width = min(max(longest, len(column)), max(WHOLE_ID, console.width // 3))
+        table.add_column(column, overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*row)
     shown = offset + len(table.rows)
     if count > shown:
         table.caption = f"and {count - shown} more: --limit, or --offset {shown}"
@@ -483,6 +483,12 @@ def _case_summary(case: Case) -> dict[str, Any]:
 
 def _found_by(case: Case) -> str:
     return printable(", ".join(case.detectors) or "a person", BEGINNING)
+
+
+def _why_and_since(held: HeldEntry) -> str:
+    label = f", label {held.entry.label}" if held.entry.label else ""
+    since = f"{held.held_at:{MINUTE}} by {held.held_by}"
+    return f"{_why(held)} (held {since}, store {_store(held.store)}{label})"
 
 
 def _why(held: HeldEntry) -> str:

@@ -598,6 +598,12 @@ def test_entries_can_be_trusted_before_enough_are_known_to_judge():
     assert "20 entries" in detector.unjudged(KNOWN.take([30]))[0]
 
 
+def test_audit_of_too_few_entries_counts_them():
+    detector, few = CliqueDetector(), KNOWN.take(range(20))
+    assert np.isnan(detector.audit(few)).all()
+    assert "has 20 entries, 100 are needed" in detector.unjudged(few)[0]
+
+
 @pytest.mark.slow
 def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     first, rest = KNOWN.take([0]), KNOWN.take(range(1, 200))
