@@ -131,7 +131,7 @@ def _unfit(op: PutOp, guard: Guard) -> str | None:
     if type(op.value) is not dict:
         return f"{shown}: its value cannot be read, expected a dict"
     metadata = _metadata(op.namespace, op.value, op)
-    reasons = fitting([metadata], guard.policy)[1]  # first: it bounds what the others read
+    reasons = fitting([metadata], guard.policy)[1]  # first, as a bound for all later reads
     if not reasons:
         alone = Batch.of(ids=["0"], texts=[""], embeddings=None, metadatas=[metadata])
         reasons = unkeepable(alone)
@@ -160,6 +160,8 @@ class MemoryAccess(StoreAccess[Item]):
     def __init__(self, store: BaseStore, embeddings: Embeddings | None) -> None:
         super().__init__(store)
         self.embeddings = embeddings
+        model = getattr(store, "embeddings", None)
+        self.needs_loop = hasattr(model, "afunc") and not hasattr(model, "func")
         self._vectors: dict[str, list[float]] = {}  # of the latest texts
 
     def read(self, ids: Sequence[str]) -> list[Item]:
@@ -208,9 +210,7 @@ class MemoryAccess(StoreAccess[Item]):
         return [known[text] for text in texts]
 
     def _ask(self, whom: Any, method: str, argument: Any) -> Any:
-        model = getattr(self._store, "embeddings", None)
-        asynchronous_only = hasattr(model, "afunc") and not hasattr(model, "func")
-        loop = CALLERS_LOOP.get() if asynchronous_only else None
+        loop = CALLERS_LOOP.get() if self.needs_loop else None
         if loop is None:
             return getattr(whom, method)(argument)
         return on_loop(loop, partial(getattr(whom, f"a{method}"), argument))
@@ -322,7 +322,7 @@ class MemoryKeeper(Keeper[Item]):
         return Writes(puts, columns, [op for op in ops if op.value is None])
 
     def write(self, writes: Writes) -> tuple[Report, Mapping[int, str]]:
-        """Screen values, hold the suspicious, store and learn the others; delete what is to go.
+        """Screen values, hold the suspicious, store and learn the others; then delete.
 
         Returns the report, and reasons by row for values that are neither stored nor held.
         """
@@ -425,7 +425,7 @@ class GuardedStore(Guarded, Adoptable, BaseStore):
             raise ValueError(msg)
         access = MemoryAccess(inner, model if needing else None)
         claim(guard, inner, name, access.name)
-        if model is not None:
+        if model is not None and not access.needs_loop:
             guard.state.offer_embedder(model.embed_documents)
         self._inner = inner
         self._keeper = MemoryKeeper(guard, access)
