@@ -23,12 +23,14 @@ from ragshield_langchain.transformer import PoisonGuard
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 if TYPE_CHECKING:
+    from ragshield_langchain.memory import GuardedStore
     from ragshield_langchain.middleware import PoisonGuardMiddleware
 
 __all__ = [
     "FolderLoader",
     "GuardedIndexingResult",
     "GuardedRetriever",
+    "GuardedStore",
     "GuardedVectorStore",
     "InnerStore",
     "MalformedEntriesWarning",
@@ -51,10 +53,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Agents are an extra: without it, everything else works.
+    # Agents and their memory are extras: without them, everything else works.
     if name == "PoisonGuardMiddleware":
         from ragshield_langchain.middleware import PoisonGuardMiddleware  # noqa: PLC0415
 
         return PoisonGuardMiddleware
+    if name == "GuardedStore":
+        from ragshield_langchain.memory import GuardedStore  # noqa: PLC0415
+
+        return GuardedStore
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

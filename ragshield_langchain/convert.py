@@ -42,7 +42,7 @@ def context_of(metadata: Mapping[str, Any], prompt: Sequence[str] | None = None)
         for key in keys
         if key in metadata and key != FLAG_KEY
         for text in _texts_in(metadata[key], DEPTH)
-        if prompt is not None or _reads_like_text(text)
+        if prompt is not None or reads_like_text(text)
     ]
     return "\n\n".join(found) or None
 
@@ -73,10 +73,10 @@ def _texts_in(value: Any, depth: int) -> Iterator[str]:
 
 def _may_be_text(value: Any) -> bool:
     """Return whether a value reads like a text, or may hold one that does."""
-    return _reads_like_text(value) if type(value) is str else type(value) not in IMMUTABLE
+    return reads_like_text(value) if type(value) is str else type(value) not in IMMUTABLE
 
 
-def _reads_like_text(value: str) -> bool:
+def reads_like_text(value: str) -> bool:
     """Return whether a string could say something, unlike a name, number, date, path or id."""
     return not value.isascii() or len(value.split()) >= SENTENCE
 

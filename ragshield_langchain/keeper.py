@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from langchain_core.documents import Document
@@ -20,6 +21,7 @@ from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.inner import StoredEntries
+from ragshield_core.store.joining import part_of
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import RawEntries, Vectors, embedding, no_release, sift
@@ -169,6 +171,21 @@ class DocumentKeeper(Keeper[Document]):
             self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )
         return report, sifted.refused
+
+    def add_joined(self, some: Sequence[Given]) -> list[tuple[Report, Mapping[int, str]]]:
+        """Carry out several writes as one; return report and reasons for each."""
+        if len(some) == 1:
+            return [self.add_columns(some[0], ())]
+        ids, texts, metadatas, vectors = (list(chain(*one)) for one in zip(*some, strict=True))
+        report, refused = self.add_columns((ids, texts, metadatas, vectors), ())
+        answers: list[tuple[Report, Mapping[int, str]]] = []
+        start = 0
+        for names, *_ in some:
+            rows = range(start, start + len(names))
+            mine = {row - start: refused[row] for row in rows if row in refused}
+            answers.append((part_of(report, frozenset(names)), mine))
+            start = rows.stop
+        return answers
 
 
 def model_of(store: VectorStore) -> Embeddings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.stores import BaseStore
@@ -11,7 +11,9 @@ from langchain_core.stores import BaseStore
 from ragshield_core import Quarantine
 from ragshield_core.model.entries import Entry
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store.keys import MetadataKeys
+from ragshield_core.store.malformed import unfit_metadata
 from ragshield_core.store.mask import PAGE, Claims, Search
 from ragshield_core.store.mask import Mask as CoreMask
 from ragshield_core.store.steps import Steps, asked, own
@@ -41,7 +43,7 @@ class Mask(CoreMask[Document]):
         self._parent_keys: frozenset[str] = frozenset()
         self._docstore: BaseStore[str, Any] | None = None  # has the parents, if it is known
         self._quarantine: Quarantine | None = None  # has the texts to look for in parents
-        self._letters: dict[tuple[str, frozenset[str]], list[str]] = {}  # of held revisions
+        self._parts: dict[tuple[str, frozenset[str]], list[_Part]] = {}  # of held revisions
 
     def id_of(self, item: Document) -> str:
         """Return the id of a document."""
@@ -144,34 +146,57 @@ class Mask(CoreMask[Document]):
         }
         found = set[str]()
         for entry_id, wholes in parts.items():
-            texts = self._letters_of(entry_id)
+            held = self._parts_under(entry_id)
             for whole in wholes - found:
                 text = getattr(parents[whole], "page_content", None)
-                # A parent that is not a document may hold any text.
-                if not isinstance(text, str) or any(part in _letters(text) for part in texts):
+                if not isinstance(text, str):  # it may hold any text
+                    found.add(whole)
+                    continue
+                beside = context_of(parents[whole].metadata, self._keys.prompt)
+                letters = _letters(text), _letters(beside or "")
+                if any(part.is_in(*letters) for part in held):
                     found.add(whole)
         return frozenset(found)
 
-    def _letters_of(self, entry_id: str) -> list[str]:
-        """Return the hidden texts under an id, in the form in which parents are searched for them.
+    def _parts_under(self, entry_id: str) -> list[_Part]:
+        """Return the hidden revisions of an id, in the form in which parents are searched for them.
 
-        An unreadable text becomes the empty one, which every parent holds.
+        An unreadable one becomes the empty text, which every parent holds. A text that was not
+        judged because of its metadata says nothing about a parent.
         """
         revisions = self._held.get(entry_id, frozenset())
-        known = self._letters.get((entry_id, revisions))
+        known = self._parts.get((entry_id, revisions))
         if known is None:
             assert self._quarantine is not None  # noqa: S101 - parents are known since `know`
             try:
-                texts = self._quarantine.texts_of(entry_id, revisions)
+                found = self._quarantine.revisions_of(entry_id, revisions)
             except QuarantineError:  # its database is unreachable, and reads go on
-                return [""]
-            if not texts:
-                return [""]
-            known = [_letters(text) for text in texts]
-            if len(self._letters) >= PAGE:
-                self._letters.clear()
-            self._letters[entry_id, revisions] = known
+                return [_Part("", ())]
+            if not found:
+                return [_Part("", ())]
+            known = [_Part.of(one) for one in found if not unfit_metadata(one)]
+            if len(self._parts) >= PAGE:
+                self._parts.clear()
+            self._parts[entry_id, revisions] = known
         return known
+
+
+class _Part(NamedTuple):
+    """A held text without spaces, and the texts beside it where only these are suspicious."""
+
+    text: str
+    beside: tuple[str, ...]
+
+    @classmethod
+    def of(cls, held: HeldEntry) -> Self:
+        """Return the form of a held entry in which parents are searched for it."""
+        only = bool(held.findings) and all(one.only_beside for one in held.findings)
+        beside = (held.entry.context or "").split("\n\n") if only else ()
+        return cls(_letters(held.entry.text), tuple(map(_letters, beside)))
+
+    def is_in(self, text: str, beside: str) -> bool:
+        """Return whether a parent, by its text and its metadata, holds this part."""
+        return self.text in text and all(one in text or one in beside for one in self.beside)
 
 
 def _letters(text: str) -> str:

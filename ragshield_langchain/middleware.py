@@ -159,7 +159,7 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         left = yield from good_parts(text, self._separator, good)
         if left is None:
             return message
-        return message.model_copy(update={"content": self._separator.join(left) or WITHHELD})
+        return message.model_copy(update={"content": left or WITHHELD})
 
     def _judging(self, documents: list[Document], query: str) -> Step:
         return asked(self.poison_filter, "compress_documents", documents, query)

@@ -22,6 +22,7 @@ from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening, writing
 from ragshield_core.store.guarded import Adoptable, Guarded, NewRows
+from ragshield_core.store.joining import Waiting, lengths_of
 from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
 from ragshield_core.store.malformed import Vectors, embedded, unusable
 from ragshield_core.store.one_store import claim, use_table
@@ -709,9 +710,13 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
             )
             columns = _taken(names, rows), listed, _taken(metadatas, rows), given
             keeper = self._keeper
-            report, not_kept = yield keeper.step(
-                keeper.add_columns, columns, list(replacing), versions
-            )
+            if replacing or versions:
+                work = keeper.step(keeper.add_columns, columns, list(replacing), versions)
+            else:
+                kind = lengths_of(columns[3])
+                one = Waiting(keeper.add_joined, columns, frozenset(columns[0]), kind)
+                work = keeper.joined(one)
+            report, not_kept = yield work
             refused |= {rows[row]: reason for row, reason in not_kept.items()}
             written = len(report.batch) > 0
             if on_report is not None and (written or not refused):

@@ -81,10 +81,11 @@ def text_of(node: BaseNode) -> str:
 
 
 def context_of(node: BaseNode) -> str | None:
-    """Return the text that a language model may read beside a node's own; ``None`` for nothing.
+    """Return the text that models may read beside a node's own; ``None`` for nothing.
 
-    It consists of the metadata, as templates and excluded keys render it (``MetadataMode.LLM``),
-    marks of hidden content, windows of text that postprocessors put in the node's place, and the
+    It consists of the metadata, as templates and excluded keys render it for language models
+    (``MetadataMode.LLM``), lines that only embedding models read (``MetadataMode.EMBED``), marks of
+    hidden content, windows of text that postprocessors put in the node's place, and the
     node behind an ``IndexNode``, which retrievers return in its place.
 
     Raises
@@ -101,11 +102,20 @@ def context_of(node: BaseNode) -> str | None:
         apart = before.endswith("\n") and (not after or after.startswith("\n"))
         beside = f"{before}{after}".strip() if apart else shown
         beside = "" if shown.strip() == body else beside
-    parts = [beside, *windows_of(node.metadata, text)]
+    parts = [beside, _embedded_only(node, shown), *windows_of(node.metadata, text)]
     parts += [marks] if isinstance(marks, str) else []
     if (behind := _behind(node)) is not None:
         parts += [_shown(behind), context_of(behind) or ""]
     return "\n\n".join(part for part in parts if part) or None
+
+
+def _embedded_only(node: BaseNode, shown: str) -> str:
+    """Return the lines that a node has for embedding models, and not for language models."""
+    if set(node.excluded_llm_metadata_keys) <= set(node.excluded_embed_metadata_keys):
+        return ""
+    known = set(shown.splitlines())
+    lines = _shown(node, MetadataMode.EMBED).splitlines()
+    return "\n".join(line for line in lines if line not in known)
 
 
 def _behind(node: BaseNode) -> BaseNode | None:
@@ -157,8 +167,8 @@ def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
     ]
 
 
-def _shown(node: BaseNode) -> str:
-    """Return a node as rendered in a prompt.
+def _shown(node: BaseNode, mode: MetadataMode = MetadataMode.LLM) -> str:
+    """Return a node as rendered in a prompt, or for an embedding model.
 
     Raises
     ------
@@ -166,7 +176,7 @@ def _shown(node: BaseNode) -> str:
         If it cannot be rendered; names the node.
     """
     try:
-        return node.get_content(metadata_mode=MetadataMode.LLM)
+        return node.get_content(metadata_mode=mode)
     except Exception as error:  # noqa: BLE001 - a hostile template may raise anything
         # No chaining: the error's message may quote the template.
         msg = (

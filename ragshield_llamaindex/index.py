@@ -21,7 +21,6 @@ from llama_index.core.schema import (
     TransformComponent,
 )
 from llama_index.core.settings import Settings
-from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from ragshield_core import Guard, Report
@@ -44,8 +43,9 @@ from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.index_nodes import RECORDED, IndexKeeper, IndexView, access_of
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
+from ragshield_llamaindex.running import unsettle
 from ragshield_llamaindex.stable_ids import StableIds
-from ragshield_llamaindex.transformer import check_transformations
+from ragshield_llamaindex.transformer import PoisonGuard, check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")
@@ -283,11 +283,12 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
         if nodes:
             keeper = self._keeper
             vectors = yield from self._embedding(nodes, show_progress)
-            # An error in the constructor leaves the caller without an index: refuse all at once.
-            at_once = not self._made
             options = {**insert_kwargs, RECORDED: True}
             try:
-                yield keeper.step(keeper.add_nodes, vectors, options, at_once=at_once)
+                if self._made:
+                    yield keeper.adding(vectors, options)
+                else:  # an error here leaves the caller without an index: refuse all at once
+                    yield keeper.step(keeper.add_nodes, vectors, options, at_once=True)
             except Exception:
                 if self._made:  # nodes may be stored, and LlamaIndex records nothing on errors
                     yield own(keeper.record)
@@ -359,11 +360,9 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
         if served:
             return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
-        transform = [document], self._transformations
-        nodes = yield Step(
-            partial(run_transformations, *transform, **insert_kwargs),
-            partial(arun_transformations, *transform, **insert_kwargs),
-        )
+        nodes = yield from self._new_version(document, insert_kwargs)
+        if nodes is None:
+            return
         with naming(nodes, keeper.keys):
             vectors = yield self._vectors(nodes)
         updated = {document.id_: [node.node_id for node in vectors]}
@@ -373,6 +372,28 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
             yield asked(self._docstore, "set_document_hash", document.id_, document.hash)
 
     aupdate_ref_doc = dispatcher.span(asynchronous(update_ref_doc))
+
+    def _new_version(
+        self, document: Document, options: dict[str, Any]
+    ) -> Steps[Sequence[BaseNode] | None]:
+        """Return the nodes of a new version; None if a guard among the steps holds a part of it."""
+        keeper = self._keeper
+        nodes: Sequence[BaseNode] = [document]
+        older = yield keeper.step(keeper.nodes_in, [document.id_])
+        before: list[TransformComponent] = []
+        for step in self._transformations:
+            if not isinstance(step, PoisonGuard):
+                before.append(step)
+                continue
+            nodes = StableIds()((yield _transformed(nodes, before, options)))
+            kept, report = yield own(step.screen, nodes, replacing=older)
+            if len(kept) < len(nodes):
+                parts = {document.id_: [node.node_id for node in nodes]}
+                keeper.last_report = yield keeper.step(keeper.judged_before, report, parts)
+                return None
+            nodes, before = kept, []
+        nodes = yield _transformed(nodes, before, options)
+        return nodes
 
     @dispatcher.span
     @synchronous
@@ -420,7 +441,7 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
         return self._embed_model if model is None else model
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
-        unsettle(self._docstore, restored)
+        unsettle(self._docstore, (source_of(one.entry.metadata) for one in restored))
 
     def _unrecord(self, ref_doc_id: str) -> bool:
         """Forget a document's hash if the latest write held all its nodes; return whether so."""
@@ -436,16 +457,14 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
         return True
 
 
-def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None:
-    """Make the next refresh or run process these documents again, in any version.
-
-    The record has text and hash of the version that was taken out; without a hash, the next version
-    would be inserted beside the restored one.
-    """
-    for document in dict.fromkeys(source_of(one.entry.metadata) for one in restored):
-        if document is not None and docstore.get_document_hash(document) is not None:
-            docstore.delete_document(document, raise_error=False)
-            docstore.set_document_hash(document, f"restored {document}")
+def _transformed(
+    nodes: Sequence[BaseNode], steps: Sequence[TransformComponent], options: dict[str, Any]
+) -> Step:
+    given = nodes, steps
+    return Step(
+        partial(run_transformations, *given, **options),
+        partial(arun_transformations, *given, **options),
+    )
 
 
 adopt = GuardedVectorStoreIndex.adopt

@@ -25,11 +25,13 @@ from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
 from ragshield_core.store.inner import StoredEntries
+from ragshield_core.store.joining import Waiting, lengths_of, part_of
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys, expect_guard
 from ragshield_core.store.malformed import embedding, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.recalling import recall_found
+from ragshield_core.store.steps import Step
 from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
 from ragshield_llamaindex.convert import (
     check_are_nodes,
@@ -321,6 +323,31 @@ class NodeKeeper(Keeper[BaseNode]):
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
+
+    def adding(self, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None) -> Step:
+        """Return :meth:`add_nodes` as a step that other writes may join."""
+        try:
+            lengths = lengths_of(node.embedding for node in nodes)
+            kind = lengths, frozenset((options or {}).items())
+            ids = frozenset(node.node_id for node in nodes)
+        except Exception:  # noqa: BLE001 - the judgement names malformed nodes
+            return self.step(self.add_nodes, nodes, options)
+        one = Waiting(self._add_joined, (nodes, options), ids, kind)
+        return self.joined(one)
+
+    def _add_joined(
+        self, some: Sequence[tuple[Sequence[BaseNode], dict[str, Any] | None]]
+    ) -> list[Report]:
+        """Carry out several writes as one; return a report for each.
+
+        Nothing is written if a node of several writes can be neither stored nor held.
+        """
+        options = some[0][1]
+        if len(some) == 1:
+            return [self.add_nodes(some[0][0], options)]
+        nodes = [node for nodes, _ in some for node in nodes]
+        report = self.add_nodes(nodes, options, at_once=True)
+        return [part_of(report, {node.node_id for node in nodes}) for nodes, _ in some]
 
     def waiting(
         self, documents: Iterable[tuple[str, str]]

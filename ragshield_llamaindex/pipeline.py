@@ -23,10 +23,9 @@ from ragshield_core.store.keys import expect_guard
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import in_stages, naming, passed, source_of
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.keeper import NodeKeeper
-from ragshield_llamaindex.running import read_by_model
+from ragshield_llamaindex.running import read_by_model, unsettle
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
     PoisonGuard,
@@ -295,7 +294,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         if self.docstore is not None:
-            unsettle(self.docstore, restored)
+            unsettle(self.docstore, (source_of(one.entry.metadata) for one in restored))
 
     def _stages(
         self,

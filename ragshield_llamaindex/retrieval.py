@@ -44,11 +44,11 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import access_behind
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.running import read_by_model, running, watch
+from ragshield_llamaindex.running import postprocessors_around, read_by_model, watch
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Postprocessors that put other text into nodes, or add unjudged nodes.
+# Postprocessors of LlamaIndex that put other text into nodes, or add unjudged nodes.
 CHANGE_TEXT = frozenset(
     {
         "MetadataReplacementPostProcessor",
@@ -310,18 +310,24 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
     def _look_around(self) -> None:
         """Warn if the running engine has its postprocessors in a wrong order."""
-        for engine in running(object):
-            listed = getattr(engine, "_node_postprocessors", None)
-            if isinstance(listed, list) and any(one is self for one in listed):
-                seen = tuple(id(one) for one in listed)  # check each list once
-                if seen not in self._checked:
-                    self._checked.add(seen)
-                    check_order(listed)
+        for engine, listed in postprocessors_around():
+            if any(one is self for one in listed):
+                judged = retrieves_judged(getattr(engine, "_retriever", None))
+                self._check([self, *listed] if judged else listed)
                 return
+
+    def _check(self, steps: Sequence[BaseNodePostprocessor]) -> None:
+        """Check the order of a list, once."""
+        seen = tuple(id(one) for one in steps)
+        if seen not in self._checked:
+            check_order(steps)
+            self._checked.add(seen)
 
 
 def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
-    """Warn if a step after a PoisonFilter changes text, or a model before it reads passages.
+    """Warn if a step after a PoisonFilter may change text, or a model before it reads passages.
+
+    A step that is not LlamaIndex's own may change text.
 
     Parameters
     ----------
@@ -352,12 +358,13 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
     names = [
         type(one).__name__
         for one in postprocessors[filters[-1] + 1 :]
-        if any(parent.__name__ in CHANGE_TEXT for parent in type(one).__mro__)
+        if not type(one).__module__.startswith("llama_index.")
+        or any(parent.__name__ in CHANGE_TEXT for parent in type(one).__mro__)
     ]
     if names:
         msg = (
-            f"{', '.join(names)} runs after the PoisonFilter and puts text into the prompt that "
-            "was not judged; make the PoisonFilter the last of node_postprocessors."
+            f"{', '.join(names)} runs after the PoisonFilter, and text that it puts into the "
+            "prompt is not judged; make the PoisonFilter the last of node_postprocessors."
         )
         warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=2)
     return not (names or readers)
@@ -456,6 +463,7 @@ class GuardedRetriever(BaseRetriever):
 
     @synchronous
     def _retrieve(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
+        self._look_around()
         model = self._filter._model()  # noqa: SLF001 - same module
         if query_bundle.embedding is None and model is not None and self._embeds():
             # Embed once for all searches and for the filter.
@@ -472,6 +480,13 @@ class GuardedRetriever(BaseRetriever):
         return kept[: self._k]
 
     _aretrieve = dispatcher.span(asynchronous(_retrieve))
+
+    def _look_around(self) -> None:
+        """Warn if the running engine puts other text into the prompt afterwards."""
+        for _, listed in postprocessors_around():
+            if not any(isinstance(one, PoisonFilter) for one in listed):  # which looks itself
+                self._filter._check([self._filter, *listed])  # noqa: SLF001 - same module
+            return
 
     def _embeds(self) -> bool:
         """Return whether the retriever would embed the query with the filter's model."""
@@ -495,7 +510,14 @@ class GuardedRetriever(BaseRetriever):
         return retriever
 
 
-def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:
+def retrieves_judged(retriever: object) -> bool:
+    """Return whether a retriever returns only nodes that a guard has judged."""
+    index = _index_behind(retriever)
+    behind = (index, None if index is None else index.vector_store)
+    return isinstance(retriever, GuardedRetriever) or any(isinstance(b, Guarded) for b in behind)
+
+
+def _index_behind(retriever: object) -> VectorStoreIndex | None:
     """Return the index that a retriever queries, directly or through another retriever."""
     inner = getattr(retriever, "_vector_retriever", retriever)  # of an AutoMergingRetriever
     return inner._index if isinstance(inner, VectorIndexRetriever) else None  # noqa: SLF001

@@ -5,21 +5,29 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
-from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolOutput
+from llama_index.core.tools import (
+    AsyncBaseTool,
+    BaseTool,
+    FunctionTool,
+    QueryEngineTool,
+    RetrieverTool,
+    ToolOutput,
+)
 from llama_index.core.tools.types import adapt_to_async_tool
 
 from ragshield_core import Batch
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.errors import PoisonFilterOrderWarning, RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.store.parts import good_parts
 from ragshield_core.store.steps import Steps, asked, asynchronous, done, own, synchronous
 from ragshield_llamaindex.events import report_detection
-from ragshield_llamaindex.retrieval import PoisonFilter
+from ragshield_llamaindex.retrieval import PoisonFilter, check_order, retrieves_judged
 
 # Messages to the model if no part of a tool's result may be shown.
 WITHHELD = "The result of this tool was held back: it contains instructions or hidden text."
@@ -60,6 +68,11 @@ def guarded_tools(
         If a tool is not a tool or function, or ``poison_filter`` is not a filter.
     ValueError
         If the filter has no detector of single texts.
+
+    Warns
+    -----
+    PoisonFilterOrderWarning
+        If a language model behind a tool reads passages before they are judged.
 
     Examples
     --------
@@ -115,7 +128,7 @@ class _Screen:
             return found
 
         left = done(good_parts(text, SEPARATOR, good))
-        return None if left is None else SEPARATOR.join(left) or WITHHELD
+        return None if left is None else left or WITHHELD
 
     def _good(self, texts: Sequence[str], name: str) -> list[str]:
         """Return the texts that are not suspicious."""
@@ -195,12 +208,30 @@ def _guarded(tool: BaseTool | Callable[..., Any], screen: _Screen) -> AsyncBaseT
         tool = FunctionTool.from_defaults(fn=tool)
     if isinstance(tool, _Guarded):
         return tool
+    _look_behind(tool, screen.filter)
     made = copy.copy(adapt_to_async_tool(tool))
     # A subclass, since agents check the class of tools: functions with a context, for example.
     kind = type(made)
     made.__class__ = type(f"Guarded{kind.__name__}", (_Guarded, kind), {})
     made._screen = screen  # type: ignore[attr-defined]  # noqa: SLF001 - of the class above
     return made
+
+
+def _look_behind(tool: BaseTool, poison_filter: PoisonFilter) -> None:
+    """Warn if a language model behind a tool reads passages before they are judged."""
+    if isinstance(tool, RetrieverTool):
+        check_order([*tool._node_postprocessors, poison_filter])  # noqa: SLF001 - no public way
+    if not isinstance(tool, QueryEngineTool):
+        return
+    engine = vars(tool.query_engine)
+    listed = engine.get("_node_postprocessors")
+    filtered = listed is None or any(isinstance(one, PoisonFilter) for one in listed)
+    if not filtered and not retrieves_judged(engine.get("_retriever")):
+        msg = (
+            f"the model of tool {tool.metadata.get_name()!r} reads passages that were not judged; "
+            "put a PoisonFilter among the node_postprocessors of its engine."
+        )
+        warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=4)
 
 
 def _passages(output: ToolOutput) -> list[NodeWithScore] | None:

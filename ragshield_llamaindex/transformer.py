@@ -19,7 +19,8 @@ from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.entries import NO_ENTRIES
-from ragshield_core.model.errors import PoisonGuardOrderWarning
+from ragshield_core.model.errors import PoisonGuardOrderWarning, UpdateHeldError
+from ragshield_core.model.findings import printable
 from ragshield_core.store.held import judged, let_in, sifted_for_step
 from ragshield_core.store.keys import expect_guard
 from ragshield_llamaindex.convert import (
@@ -34,7 +35,14 @@ from ragshield_llamaindex.convert import (
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.keeper import nodes_of
-from ragshield_llamaindex.running import expect_no_docstore, read_by_model, running, watch
+from ragshield_llamaindex.running import (
+    expect_no_docstore,
+    read_by_model,
+    running,
+    unsettle,
+    updating,
+    watch,
+)
 
 
 class PoisonGuard(Keyed, TransformComponent):
@@ -181,14 +189,19 @@ class PoisonGuard(Keyed, TransformComponent):
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
+        ragshield_core.model.errors.UpdateHeldError
+            If a plain index updates a document, and a part of the new version is held.
         ValueError
             If a node has no vector and every detector needs one, or ``learn`` is true.
         """
         del kwargs
-        self._look_around()
         check_are_nodes(nodes)
+        self._look_around(nodes)
         warn_of_paths(nodes)
-        return self.screen(nodes)[0]
+        kept, report = self.screen(nodes)
+        if updating() and len(kept) < len(nodes):
+            _expect_whole(nodes, report)
+        return kept
 
     @dispatcher.span
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
@@ -216,8 +229,11 @@ class PoisonGuard(Keyed, TransformComponent):
         report_detection(report, stage="ingestion")
         return passed(nodes, report), report
 
-    def _look_around(self) -> None:
+    def _look_around(self, nodes: Sequence[BaseNode]) -> None:
         """Warn if the running pipeline lets a language model read nodes before this step.
+
+        A refused pipeline may have deleted the stored versions of the documents, so their records
+        are taken back.
 
         Raises
         ------
@@ -225,6 +241,8 @@ class PoisonGuard(Keyed, TransformComponent):
             If it has a document store, which would record held nodes; says what to use.
         """
         for pipeline in running(IngestionPipeline):
+            if pipeline.docstore is not None:
+                unsettle(pipeline.docstore, map(_document, nodes))
             expect_no_docstore(pipeline, "[..., PoisonGuard(guard)], vector_store=...")
             steps = pipeline.transformations
             seen = tuple(id(step) for step in steps)  # check each list once
@@ -334,6 +352,27 @@ def check_transformations(
         )
         warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)
     return not names
+
+
+def _document(node: BaseNode) -> str:
+    return node.ref_doc_id or node.node_id
+
+
+def _expect_whole(nodes: Sequence[BaseNode], report: Report) -> None:
+    """Refuse an update by a plain index if a part of the new version is held.
+
+    Raises
+    ------
+    UpdateHeldError
+        Names the first document, and says what to do.
+    """
+    held = (_document(n) for n, kept in zip(nodes, report.admitted, strict=True) if not kept)
+    msg = (
+        f"a part of document {printable(next(held))!r} is held, and nothing of the new version is "
+        "inserted; unless its store is guarded, the index has deleted its previous version: insert "
+        "that again. A GuardedVectorStoreIndex keeps it."
+    )
+    raise UpdateHeldError(msg)
 
 
 def judges_text(guard: Guard) -> bool:

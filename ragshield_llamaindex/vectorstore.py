@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
@@ -28,12 +27,8 @@ from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import MaskedStore
-from ragshield_llamaindex.running import expect_no_docstore, running, watch
+from ragshield_llamaindex.running import expect_no_docstore, running, updating, watch
 from ragshield_llamaindex.transformer import check_transformations
-
-# Trace names of VectorStoreIndex's updates. A refresh consists of updates, and an update of a
-# deletion and an insertion that know nothing of each other.
-UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 
 
 class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
@@ -193,7 +188,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
             If a step of a plain pipeline lets a language model read nodes before the store.
         """
         pipeline = self._pipeline()
-        report: Report = yield self._keeper.step(self._keeper.add_nodes, nodes, kwargs)
+        report: Report = yield self._keeper.adding(nodes, kwargs)
         held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
         _warn_of_held(pipeline, held)
         return [node.node_id for node in nodes]
@@ -219,7 +214,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
         self._pipeline()  # refuses one
-        if _in_trace(UPDATES):
+        if updating():
             self._keeper.make_room(ref_doc_id)
             return
         yield self._keeper.step(self._keeper.delete_document, ref_doc_id)
@@ -342,11 +337,6 @@ def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
         )
         raise TypeError(msg)
     return access_to(inner) if inner_store is None else inner_store
-
-
-def _in_trace(names: frozenset[str]) -> bool:
-    """Return whether an index is running one of these operations, by callback trace name."""
-    return not names.isdisjoint(global_stack_trace_ids.get())
 
 
 def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) -> None:

@@ -260,7 +260,7 @@ def _prepare_schema(engine: Engine) -> None:
         If there are tables of another schema.
     """
     with engine.connect() as connection:
-        if _has_tables(connection):
+        if has_tables(connection):
             return
     sqlite = engine.dialect.name == "sqlite"
     with (
@@ -269,14 +269,21 @@ def _prepare_schema(engine: Engine) -> None:
     ):
         if engine.dialect.name == "postgresql":
             connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        if _has_tables(connection):  # another process was faster
+        if has_tables(connection):  # another process was faster
             return
         TableBase.metadata.create_all(connection)
         connection.execute(insert(table_of(SchemaRow)), {"version": SCHEMA})
         connection.execute(insert(table_of(ChangesRow)), {"number": 1, "version": 1})
 
 
-def _has_tables(connection: Connection) -> bool:
+def has_tables(connection: Connection) -> bool:
+    """Return whether a database has RAGShield's tables.
+
+    Raises
+    ------
+    QuarantineError
+        If they are of another schema.
+    """
     if not inspect(connection).has_table(SchemaRow.__tablename__):
         return False
     found = connection.scalars(select(SchemaRow.version)).all()

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.connecting import check_url, shown, unusable
-from ragshield_core.database.database import Database
+from ragshield_core.database.database import Database, has_tables
 from ragshield_core.model.errors import QuarantineError
 
 
@@ -25,7 +25,8 @@ def read_only(url: str) -> Iterator[Session]:
     Raises
     ------
     QuarantineError
-        If the URL cannot work, or the database does not exist: no SQLite file is created.
+        If the URL cannot work, the database does not exist (no SQLite file is created), or its
+        tables are of another schema.
     """
     check_url(url)
     if not Database(url).exists():
@@ -40,6 +41,7 @@ def read_only(url: str) -> Iterator[Session]:
         engine = engine.execution_options(**still)
     try:
         with Session(engine) as session:
+            has_tables(session.connection())
             yield session
     except SQLAlchemyError as error:
         original = getattr(error, "orig", None) or error

@@ -309,6 +309,7 @@ class ChunkRow(TableBase):
 
     snapshot: Mapped[str] = mapped_column(String(32), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    namespace: Mapped[str] = mapped_column(String(200))
     data: Mapped[bytes] = mapped_column(LargeBinary)
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 

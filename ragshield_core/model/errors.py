@@ -158,6 +158,10 @@ class PoisonedEntryError(RAGShieldError):
         return type(self), (self.report,)
 
 
+class UpdateHeldError(RAGShieldError):
+    """A step holds a part of a new version, and an unguarded index would go on without it."""
+
+
 class UnfittedGuardWarning(UserWarning):
     """A guard without any known entry protects a store that already holds entries."""
 
@@ -187,4 +191,4 @@ class HeldTextElsewhereWarning(UserWarning):
 
 
 class PoisonFilterOrderWarning(UserWarning):
-    """A step after a PoisonFilter puts text into the prompt that was not judged."""
+    """A language model reads passages before a PoisonFilter, or a later step may change them."""

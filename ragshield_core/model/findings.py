@@ -51,6 +51,11 @@ class Finding:
         """Whether the evidence was found in the context of the entry, alone or with the text."""
         return self.evidence.startswith(BESIDE)
 
+    @property
+    def only_beside(self) -> bool:
+        """Whether the evidence was found in the context of the entry alone."""
+        return self.evidence.startswith(f"{BESIDE}: ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unjudged:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from sqlalchemy import LargeBinary
+
 from ragshield_core.database import TableBase, table_of
 from ragshield_core.database.tables import UNSEALED, LogRow
 from ragshield_core.model.errors import QuarantineError
@@ -76,9 +78,17 @@ def sealed_columns(kind: type[TableBase]) -> tuple[str, ...]:
     return tuple(one.name for one in columns if one.name != "digest" and UNSEALED not in one.info)
 
 
+@cache
+def _binary_columns(kind: type[TableBase]) -> frozenset[str]:
+    """Return the columns of a table that hold bytes."""
+    columns = table_of(kind).columns
+    return frozenset(one.name for one in columns if isinstance(one.type, LargeBinary))
+
+
 def _in_bytes(kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> Iterator[bytes]:
     """Yield a row as bytes unique among all rows and tables, each value after its length."""
     yield f"{kind.__tablename__}\n".encode()
+    binary = _binary_columns(kind)
     for name in sealed_columns(kind):
         value = row[name] if isinstance(row, Mapping) else getattr(row, name)
         if value is None:
@@ -86,6 +96,9 @@ def _in_bytes(kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> Iter
             continue
         if isinstance(value, float):
             value += 0.0  # SQLite drops the sign of zero
+        # SQLite stores bytes in columns of text, where no query finds them: they are not the text.
+        if isinstance(value, bytes) is not (name in binary):
+            value = repr(value)
         data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         yield f"{name} {len(data)}\n".encode()
         yield data

@@ -27,7 +27,6 @@ from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.rows import (
     check_one_store,
     columns_of,
-    decoded,
     document_key,
     encoded,
     now,
@@ -627,11 +626,11 @@ class Quarantine:
             verify_some(session, self.log.digests, rows)
             return tuple(map(to_held, rows))
 
-    def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> tuple[str, ...]:
-        """Return the texts of these revisions of an id; missing ones are ignored."""
+    def revisions_of(self, entry_id: str, fingerprints: Collection[str]) -> tuple[HeldEntry, ...]:
+        """Return these revisions of an id; missing ones are ignored."""
         with self.database.read() as session:
             rows = revisions(session, self, [entry_id]).get(entry_id, ())
-            return tuple(decoded(row.text) for row in rows if row.fingerprint in fingerprints)
+            return tuple(to_held(row) for row in rows if row.fingerprint in fingerprints)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return the ids that are held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -86,7 +87,7 @@ class SharedWrites(Writes):
     Attributes
     ----------
     in_background
-        Whether recalibration runs in a thread, while writers use the old thresholds.
+        Whether recalibrations and snapshots are made in threads, while writers go on.
     """
 
     shared = True
@@ -127,6 +128,7 @@ class SharedWrites(Writes):
             position=lambda: self.position,
         )
         self._measuring: threading.Thread | None = None
+        self._saving: threading.Thread | None = None
         self._measure_again_at = 0.0  # set when another process had begun, or after a failure
         self._measured = True  # also if another process measures
 
@@ -259,7 +261,7 @@ class SharedWrites(Writes):
                     self._turns.at = positions.stop - 1
                     self._read_to(positions.start - 1)
                     self._apply_mine(happened, positions)
-                    self._keep_short()
+                    self._keep_short(in_background=self.in_background)
                     break
             self._turns.wait()  # another process has it
             queued = True
@@ -495,7 +497,8 @@ class SharedWrites(Writes):
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
-        self._write_snapshot(self.position + 1, append)
+        while not self._write_snapshot(self.position + 1, *self._as_written(), append):
+            logger.info("another process has written a snapshot meanwhile")
         self.position += 1
         self._turns.over()
 
@@ -594,10 +597,11 @@ class SharedWrites(Writes):
             raise
 
     def settled(self) -> None:
-        """Wait until no process recalibrates in the background."""
+        """Wait until this process saves nothing, and none recalibrates, in the background."""
         while True:
-            if (thread := self._measuring) is not None:
-                thread.join()
+            for thread in (self._measuring, self._saving):
+                if thread is not None:
+                    thread.join()
             self.catch_up()
             recalibration = self._state.recalibration
             in_thread = self._state.can_be_copied and not recalibration.collecting
@@ -632,10 +636,11 @@ class SharedWrites(Writes):
 
     def close(self) -> None:
         """Stop taking part, and close the connections."""
-        if (measuring := self._measuring) is not None:
-            measuring.join()
+        for thread in (self._measuring, self._saving):
+            if thread is not None:
+                thread.join()
         with self._state.lock:
-            self._keep_short(SNAPSHOT_AT_CLOSE)
+            self._keep_short(SNAPSHOT_AT_CLOSE, in_background=False)
         self.leave()
         self._database.close()
 
@@ -678,39 +683,83 @@ class SharedWrites(Writes):
         size = len(event.entries) if event.entries is not None else 0
         self._tail.append((position, size + ROW_COST))
 
-    def _keep_short(self, share: float = SNAPSHOT_AFTER) -> None:
-        """Write a snapshot if many events follow the latest one, and drop the events it covers."""
+    def _keep_short(self, share: float = SNAPSHOT_AFTER, *, in_background: bool = True) -> None:
+        """Write a snapshot if many events follow the latest one, and drop the events it covers.
+
+        In the background, a copy of the present state is written: no writer waits for it.
+        """
         wanted = max(SNAPSHOT_AT_LEAST, share * len(self._state.knowledge))
-        if self._length() < wanted:
+        if self._saving is not None or self._length() < wanted:
             return
         try:
             with self._database.read() as session:
                 latest = self._snapshots.latest(session)
-            while latest is not None and self._tail and self._tail[0][0] <= latest.position:
-                self._tail.popleft()  # another process wrote a snapshot
-            if self._length() >= wanted:
-                self._write_snapshot(self.position)
+            if latest is not None:
+                self._covered(latest.position)  # another process wrote a snapshot
+            if self._length() < wanted:
+                return
+            values, arrays = self._as_written()
+            if in_background:
+                arrays = {name: array.copy() for name, array in arrays.items()}
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read
-            logger.error("no snapshot was written: %s", crash(error))  # noqa: TRY400
-            self._tail.clear()
+            self._not_saved(error)
+            return
+        save = partial(self._save, self.position, values, arrays)
+        if not in_background:
+            save()
+            return
+        self._saving = threading.Thread(target=save, name="ragshield-snapshot", daemon=True)
+        self._saving.start()
+
+    def _as_written(self) -> tuple[str, dict[str, NDArray[Any]]]:
+        """Return the state as a snapshot has it: JSON and arrays."""
+        values, arrays = self._state.to_parts()
+        return json.dumps(values, separators=(",", ":")), arrays
+
+    def _save(self, position: int, values: str, arrays: dict[str, NDArray[Any]]) -> None:
+        """Write a snapshot of the state at a position, which other processes may overtake."""
+        try:
+            self._write_snapshot(position, values, arrays)
+        except Exception as error:  # noqa: BLE001 - the events are written, and can be read
+            self._not_saved(error)
+        finally:
+            self._saving = None
+
+    def _not_saved(self, error: Exception) -> None:
+        logger.error("no snapshot was written: %s", crash(error))
+        self._covered(self.position)  # tries again after as many events
+
+    def _covered(self, position: int) -> None:
+        """Forget the events that a snapshot covers."""
+        with self._state.lock:
+            while self._tail and self._tail[0][0] <= position:
+                self._tail.popleft()
 
     def _length(self) -> int:
         return sum(size for _, size in self._tail)
 
     def _write_snapshot(
-        self, position: int, first: Callable[[Session], object] = lambda _session: None
-    ) -> None:
-        """Write the whole state as a snapshot, and prune the journal."""
-        values, arrays = self._state.to_parts()
+        self,
+        position: int,
+        values: str,
+        arrays: dict[str, NDArray[Any]],
+        also: Callable[[Session], object] = lambda _session: None,
+    ) -> bool:
+        """Write a snapshot, and prune the journal; return ``False`` if another one came between."""
+        pieces = self._snapshots.write_pieces(self._database.write, values, arrays)
 
-        def work(session: Session) -> None:
-            first(session)
-            self._snapshots.write(session, position, values, arrays)
+        def work(session: Session) -> bool:
+            if not self._snapshots.finish(session, pieces, position):
+                return False
+            also(session)
             self._tell(session, position)
             self._journal.prune(session)
+            return True
 
-        self._log.write(work)
-        self._tail.clear()
+        finished = self._log.write(work)
+        if finished:
+            self._covered(position)
+        return finished
 
     def _tell(self, session: Session, position: int) -> None:
         """Record the snapshot in the log, if there is a key; setting it back is then noticed."""

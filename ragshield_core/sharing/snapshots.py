@@ -1,19 +1,22 @@
 """Snapshots: the whole state of a guard at one position of the journal.
 
-A snapshot is written in one transaction, in pieces, because databases limit the size of a row.
+A snapshot is written in pieces, because databases limit the size of a row. Each piece has a
+transaction of its own, so that no writer waits for all of them; the last one lists the pieces, and
+only then is there a snapshot.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, delete, insert, select
+from sqlalchemy import ColumnElement, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.namespaces import checked_namespace
@@ -26,7 +29,7 @@ from ragshield_core.state import check_format
 
 # Number of stored snapshots, with the journal after them: one may be damaged.
 KEPT = 2
-CHUNK = 2**23  # bytes of a row
+CHUNK = 2**21  # bytes of a row, which is written in milliseconds
 SHOWN = 60  # characters of a name
 FORMAT = 1
 
@@ -40,6 +43,15 @@ class Snapshot:
     id: str
     position: int  # of the last event that it includes
     made_at: float  # seconds since 1970, by the database's clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The pieces of a snapshot that no list names yet."""
+
+    id: str  # of the snapshot
+    manifest: str
+    number: int
 
 
 class Snapshots:
@@ -65,19 +77,18 @@ class Snapshots:
     def __repr__(self) -> str:
         return f"Snapshots({printable(self.namespace, SHOWN)!r})"
 
-    def write(
+    def write_pieces(
         self,
-        session: Session,
-        position: int,
-        values: Mapping[str, Any],
+        write: Callable[[Callable[[Session], object]], object],
+        values: str,
         arrays: Mapping[str, NDArray[Any]],
-    ) -> None:
-        """Write a snapshot, and delete all but the latest ones.
+    ) -> Pieces:
+        """Write the pieces of a snapshot, each by a call of ``write`` with its work.
 
-        ``position`` is that of the last event in the snapshot; ``values`` are JSON-ready.
+        ``values`` are JSON.
         """
         forms = {name: form_of(name, array) for name, array in arrays.items()}
-        content = np.frombuffer(json.dumps(values, separators=(",", ":")).encode(), np.uint8)
+        content = np.frombuffer(values.encode(), np.uint8)
         snapshot = uuid.uuid4().hex
         number, parts = 0, list[tuple[Any, ...]]()
         named: list[tuple[str | None, NDArray[Any]]] = [(None, content), *arrays.items()]
@@ -87,18 +98,38 @@ class Snapshots:
             data = flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)
             for start in range(0, len(data), self.chunk):
                 piece = data[start : start + self.chunk].tobytes()
-                row = {"snapshot": snapshot, "number": number, "data": piece}
-                session.execute(insert(_CHUNKS), row | {"digest": self.digests.of(ChunkRow, row)})
+                row: dict[str, Any] = {"namespace": self.namespace, "snapshot": snapshot}
+                row |= {"number": number, "data": piece}
+                row["digest"] = self.digests.of(ChunkRow, row)
+                write(partial(Session.execute, statement=insert(_CHUNKS).values(row)))
                 number += 1
             parts.append((name, first, number - first, *(() if name is None else forms[name])))
-        manifest = json.dumps({"format": FORMAT, "parts": parts})
-        row = {"id": snapshot, "namespace": self.namespace, "position": position}
-        row |= {"manifest": manifest}
+        return Pieces(
+            id=snapshot, manifest=json.dumps({"format": FORMAT, "parts": parts}), number=number
+        )
+
+    def finish(self, session: Session, pieces: Pieces, position: int) -> bool:
+        """List the pieces of a snapshot; return ``False`` if some are gone.
+
+        ``position`` is that of the last event in the snapshot. All but the latest snapshots are
+        deleted, and so are pieces that no list names: their writer has failed, or is slower than
+        this one and will find them gone.
+        """
+        mine = self._pieces_of(pieces.id)
+        there = session.scalar(select(func.count()).select_from(ChunkRow).where(*mine))
+        if there != pieces.number:
+            session.execute(delete(_CHUNKS).where(*mine))
+            return False
+        row: dict[str, Any] = {"id": pieces.id, "namespace": self.namespace}
+        row |= {"position": position, "manifest": pieces.manifest}
         row |= {"digest": self.digests.of(SnapshotRow, row)}
         session.execute(insert(_SNAPSHOTS).values(made_at=now(), **row))
         for old in self.list(session)[KEPT:]:
-            session.execute(delete(_CHUNKS).where(ChunkRow.snapshot == old.id))
             session.execute(delete(_SNAPSHOTS).where(self._is(old)))
+        listed = select(SnapshotRow.id).where(SnapshotRow.namespace == self.namespace)
+        gone = (ChunkRow.namespace == self.namespace, ChunkRow.snapshot.not_in(listed))
+        session.execute(delete(_CHUNKS).where(*gone))
+        return True
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
         """Return the snapshots, latest first."""
@@ -141,7 +172,7 @@ class Snapshots:
             part = "the values" if name is None else f"array {printable(name, SHOWN)!r}"
             what, data = f"{part} of {where}", bytearray()
             for number in range(first, first + n_rows):
-                here = (ChunkRow.snapshot == snapshot.id, ChunkRow.number == number)
+                here = (*self._pieces_of(snapshot.id), ChunkRow.number == number)
                 chunk = session.execute(select(_CHUNKS).where(*here)).mappings().one_or_none()
                 if chunk is None:
                     msg = f"{what} is missing; restore the database from a backup."
@@ -158,6 +189,9 @@ class Snapshots:
                 msg = f"{what} cannot be read ({type(error).__name__}); restore the database."
                 raise StateError(msg) from error
         return values, arrays
+
+    def _pieces_of(self, snapshot: str) -> tuple[ColumnElement[bool], ...]:
+        return ChunkRow.namespace == self.namespace, ChunkRow.snapshot == snapshot
 
     def _is(self, snapshot: Snapshot) -> ColumnElement[bool]:
         return (SnapshotRow.id == snapshot.id) & (SnapshotRow.namespace == self.namespace)

@@ -7,6 +7,7 @@ write fails or its process dies, the store is asked which entries it has.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -25,6 +26,7 @@ from ragshield_core.model.findings import Decision, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import recalling
 from ragshield_core.store.inner import PART, Item, StoreAccess, StoredEntries, T, chosen, in_thread
+from ragshield_core.store.joining import Joiner, Waiting
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.mask import Mask
 from ragshield_core.store.steps import Step
@@ -58,6 +60,7 @@ class Keeper(ABC, Generic[Item]):
         # Async operations run in a thread of their own, for which no read ever waits.
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         self._lock = threading.Lock()
+        self._joiner = Joiner()
 
     # Operations
 
@@ -113,6 +116,30 @@ class Keeper(ABC, Generic[Item]):
         """Return an operation as a step of a longer one, without the lock between steps."""
         given = (work, *args)
         return Step(partial(self.run, *given, **kwargs), partial(self.arun, *given, **kwargs))
+
+    def joined(self, one: Waiting[Any, T]) -> Step:
+        """Return a small write as a step; writes that wait meanwhile are carried out with it.
+
+        A callback of an operation writes alone.
+        """
+        if id(self) in _INSIDE.get():
+            return self.step(lambda: one.write([one.given])[0])
+
+        def carried_out() -> T:
+            if not one.answers:  # otherwise there is nothing to recover for
+                self.run(self._joiner.carry_out, one)
+            return one.answers[0]
+
+        def work() -> T:
+            with self._joiner.waiting(one):
+                return carried_out()
+
+        async def awork() -> T:
+            one.loop = asyncio.get_running_loop()
+            with self._joiner.waiting(one):
+                return await in_thread(carried_out, self.worker)
+
+        return Step(work, awork)
 
     def ready(self) -> None:
         """Prepare the store before it is used."""

@@ -304,6 +304,11 @@ def lacks_vector(held: HeldEntry) -> bool:
     return unjudged and not held.findings and not held.vector.size
 
 
+def unfit_metadata(held: HeldEntry) -> bool:
+    """Return whether an entry is held because of its metadata alone, and was not judged."""
+    return not held.findings and (held.note or "").startswith(f"{NOT_JUDGED}metadata")
+
+
 def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
     """Return the rows of entries that can be neither stored nor held, each with the reason.
 

@@ -14,13 +14,16 @@ MOST_RUNS = 4
 
 def good_parts(
     text: str, separator: str, good: Callable[[list[str]], Steps[Sequence[str]]]
-) -> Steps[list[str] | None]:
-    """Return the parts of a text that are suspicious neither alone nor together.
+) -> Steps[str | None]:
+    """Return a text without the parts that are suspicious, alone or together.
 
-    Repeated parts, such as the rule below each section, are judged once, and headings as one: their
-    likeness is no agreement of sources. ``good`` returns the texts that are not suspicious.
+    Parts of a text without the separator are its lines. Repeated parts, such as the rule below each
+    section, are judged once, and headings as one: their likeness is no agreement of sources.
+    ``good`` returns the texts that are not suspicious.
     Returns None if the whole text may be passed on.
     """
+    if separator not in text:
+        separator = "\n"
     parts = [part for part in text.split(separator) if part.strip()]
     passages: list[str] = []
     short: list[str] = []
@@ -35,7 +38,7 @@ def good_parts(
     if short and (yield from passes(short)):
         kept.update(short)
     left = yield from _good_together([part for part in parts if part in kept], passes)
-    return None if len(left) == len(parts) else left
+    return None if len(left) == len(parts) else separator.join(left)
 
 
 def _good_together(

@@ -23,6 +23,7 @@ from ragshield_core.files.folder import Folder
 from ragshield_core.files.pages import shown_in
 from ragshield_core.files.passages import UnreadError
 from ragshield_core.model.errors import SourceError
+from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
 
@@ -395,3 +396,18 @@ def test_lone_surrogate_does_not_stop_a_scan(column, tmp_path):
     (chunk,) = open_source(path).chunks()
     read = {"id": chunk.ids, "label": chunk.labels, "source": chunk.lineages}
     assert read[column][1] == "half \\ud83d\\0"
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\ud83d"], ids=["escaped", "raw"])
+def test_text_with_a_lone_surrogate_is_embedded_and_scanned(half, tmp_path):
+    """As tokenizers do, the model refuses what is not Unicode."""
+
+    def embed(texts):
+        return [[1.0, len(text.encode())] for text in texts]
+
+    path = tmp_path / "base.jsonl"
+    lines = [f'{{"id": "e{n}", "text": "half {half} of page {n}"}}' for n in range(3)]
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
+    base = load(open_source(path), embedder=lambda: CachedEmbedder(embed, "m", tmp_path))
+    assert len(base.batch) == 3
+    assert "\ud83d" in base.batch.texts[0]

@@ -1,5 +1,6 @@
 """State shared by processes: a journal without gaps, snapshots that are complete."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -338,7 +339,8 @@ def test_turn_survives_a_failed_write_and_blocks_no_recovery(shared, journal):
 def snapshot(shared, position, values=None, arrays=None, of="ours", chunk=1 << 20):
     """Write a snapshot; return the latest."""
     kept = Snapshots(of, chunk=chunk)
-    shared.write(lambda s: kept.write(s, position, values or {}, arrays or {}))
+    pieces = kept.write_pieces(shared.write, json.dumps(values or {}), arrays or {})
+    assert shared.write(lambda s: kept.finish(s, pieces, position))
     return shared.read(kept.latest)
 
 
@@ -432,6 +434,20 @@ def test_only_the_last_snapshots_are_kept(shared):
     assert found_in(shared, other, of="theirs")[0] == found_in(shared, kept[1])[0] == HARD
     query = text("SELECT count(DISTINCT snapshot) FROM ragshield_snapshot_chunks")
     assert shared.read(lambda s: s.execute(query).scalar()) == 3
+
+
+def test_pieces_without_a_list_are_no_snapshot_and_go_with_the_next(shared):
+    kept, counted = Snapshots("ours"), text("SELECT count(*) FROM ragshield_snapshot_chunks")
+    other = snapshot(shared, 3, HARD, ARRAYS, of="theirs")
+    slow, crashed = (kept.write_pieces(shared.write, "{}", ARRAYS) for _ in range(2))
+    assert shared.read(kept.latest) is None
+    made = snapshot(shared, 5, HARD, ARRAYS)
+    n_pieces = shared.read(lambda s: s.execute(counted).scalar())
+    assert n_pieces == slow.number + crashed.number
+    assert not shared.write(lambda s: kept.finish(s, slow, 6))
+    assert shared.read(kept.list) == (made,)
+    same_arrays(found_in(shared, made)[1], ARRAYS)
+    same_arrays(found_in(shared, other, of="theirs")[1], ARRAYS)
 
 
 def test_a_snapshot_that_could_only_be_pickled_leaves_nothing(shared):

@@ -433,6 +433,7 @@ def test_snapshots_shorten_the_journal_and_restore_lagging_workers(url, tmp_path
     one, asleep = opened(url, lease=0.2)
     for number in range(30):
         one.learn(passages(6, number, f"p{number}"))
+        one.writes.settled()
         threading.Event().wait(0.01)  # until the one that sleeps counts as gone
     with one.quarantine.database.read() as session:
         left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
@@ -449,6 +450,7 @@ def test_closed_guard_leaves_nothing_to_replay(url, monkeypatch):
     for closing in (False, True):
         (one,) = opened(url, 1)
         one.learn(passages(600, 1, f"many{closing}"))
+        one.writes.settled()
         for number in range(15):
             one.learn(passages(1, number, f"{closing}{number}"))
         if closing:
@@ -469,6 +471,7 @@ def test_many_rows_trigger_a_snapshot_sooner_than_one(url, monkeypatch):
         (one,) = opened(url, 1)
         for number in range(rows):
             one.learn(passages(12 // rows, number, f"{rows}-{number}"))
+            one.writes.settled()
         with one.quarantine.database.read() as session:
             latest = "SELECT max(position) FROM ragshield_snapshots"
             snapshots.append(session.connection().exec_driver_sql(latest).scalar())
@@ -482,6 +485,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, 
     (one,) = opened(url, 1)
     for number in range(3):
         one.learn(passages(20, number, f"p{number}"))
+        one.writes.settled()
     latest = "SELECT id FROM ragshield_snapshots ORDER BY position DESC LIMIT 1"
     damage = f"UPDATE ragshield_snapshot_chunks SET data = x'00' WHERE snapshot = ({latest})"  # noqa: S608
     one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(damage))

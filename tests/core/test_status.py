@@ -200,6 +200,16 @@ def test_exit_codes_distinguish_concerns_from_errors(url, ragshield, tmp_path):
     assert (tmp_path / "empty.db").read_bytes() == b""
 
 
+def test_the_command_reads_no_database_of_another_schema(url, ragshield):
+    Quarantine(url).count()
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE ragshield_schema SET version = 99")
+    connection.close()
+    code, out, err = ragshield("status", "--database", url)
+    assert (code, out) == (2, "")
+    assert "of schema 99" in err
+
+
 @pytest.mark.slow
 def test_command_crash_exits_as_an_error(url, ragshield):
     calibrated(url).close()

@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import CharacterTextSplitter
+from langgraph.store.memory import InMemoryStore as MemoryStore
 from llama_index.core import Document as Page
 from llama_index.core import (
     MockEmbedding,
@@ -140,6 +141,14 @@ def agent(run):
     return [seen.content, CALM]
 
 
+def agent_memory(run):
+    memory = MemoryStore(index={"dims": 8, "embed": DeterministicFakeEmbedding(size=8)})
+    store = run(memory=memory)["memory"]
+    for key, text in enumerate((CALM, ORDER)):
+        store.put(("users", "42"), str(key), {"text": text})
+    return [item.value["text"] for item in memory.search(())]
+
+
 def nodes_of(store):
     return [node.text for node in store.get_nodes(None)]
 
@@ -240,6 +249,7 @@ GUARDED = {
     ("LangChain", "[your own store](own_store.md)"): own_store,
     ("LangChain", "a retriever (reads)"): retriever,
     ("LangChain", "an agent (reads)"): agent,
+    ("LangChain", "the memory of an agent"): agent_memory,
     ("LlamaIndex", "a `VectorStoreIndex`"): llama_index,
     ("LlamaIndex", "a vector store"): llama_store,
     ("LlamaIndex", "a pipeline with a document store"): stored_pipeline,

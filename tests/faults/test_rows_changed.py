@@ -154,6 +154,25 @@ def test_no_column_can_be_changed_unnoticed(file, table, column):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("table", "column"), list(covered()))
+def test_no_column_can_change_its_type_unnoticed(file, table, column):
+    """SQLite keeps the same characters as bytes, and no query finds them any more."""
+    other = "TEXT" if isinstance(TABLES[table].columns[column].type, LargeBinary) else "BLOB"
+    try:
+        sql(file, f"UPDATE {table} SET {column} = CAST({column} AS {other})")  # noqa: S608
+    except sqlite3.IntegrityError:  # of a key, which holds numbers only
+        return
+    assert noticed(file, namespaces=())  # verifying alone tells
+
+
+def test_held_entry_cannot_be_hidden_from_queries_unnoticed(file):
+    change = "UPDATE ragshield_quarantine SET {0} = CAST({0} AS BLOB) WHERE entry_id = 'odd'"
+    for column in ("status", "namespace"):
+        sql(file, change.format(column))
+    assert "ragshield_quarantine" in noticed(file)[-1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["MIN", "MAX"])
 @pytest.mark.parametrize(
     "table", [n for n, t in TABLES.items() if UNSEALED not in t.info and n not in MAY_BE_DELETED]

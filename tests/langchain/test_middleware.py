@@ -156,6 +156,8 @@ def test_parts_that_are_suspicious_only_together_are_withheld_and_the_rest_goes_
     text = "\n\n".join([*before, INSTRUCTION, after, "Tolls are paid here.", INSTRUCTION])
     kept = "\n\n".join([*before, after, "Tolls are paid here."])
     assert handed_on(text, guard=RetrievalGuard([InstructionDetector()])) == kept
+    by_line = handed_on(text.replace("\n\n", "\n"), guard=RetrievalGuard([InstructionDetector()]))
+    assert by_line == kept.replace("\n\n", "\n")
     again = "\n\n".join([text] * 8)
     assert handed_on(again, guard=RetrievalGuard([InstructionDetector()])) == WITHHELD
 

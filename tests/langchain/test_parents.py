@@ -119,6 +119,35 @@ def test_false_parent_claim_hides_no_document(native, knows, on_file):
     assert served(retriever, native=native) == {TRAIN.page_content}
 
 
+@pytest.mark.parametrize("text", ["The train to the ferry", "train", "e", ""])
+@pytest.mark.parametrize("metadata", [{"title": INJECTION}, {"tags": [0] * 8000}], ids=list)
+def test_metadata_held_with_a_copied_text_hides_no_document(native, text, metadata):
+    docstore = InMemoryStore()
+    store = guarded(parent_docstore=docstore)
+    retriever = around(store, docstore)
+    fill(retriever, [TRAIN], native)
+    (train,) = docstore.store
+    store.add_texts([text], [{"doc_id": train} | metadata], ids=["copied"])
+    assert store.quarantine.count() == 1
+    assert served(retriever, native=native) == {TRAIN.page_content}
+    store.quarantine.confirm(["copied"], by="anna")
+    store.refresh_quarantine()
+    assert served(retriever, native=native) == {TRAIN.page_content}
+
+
+@pytest.mark.parametrize("where", ["metadata", "text"])
+def test_metadata_of_a_held_part_hides_the_document_that_has_it(native, where):
+    docstore = InMemoryStore()
+    store = guarded(parent_docstore=docstore)
+    title = {"title": INJECTION}
+    text = f"{INJECTION}\n\n{FERRY}" if where == "text" else FERRY
+    docstore.mset([("1", Document(page_content=text, metadata=title if text == FERRY else {}))])
+    store.add_texts([FERRY, CARS], [{"doc_id": "1"} | title, {"doc_id": "1"}])
+    assert store.quarantine.count() == 1
+    retriever = around(store, docstore)
+    assert served(retriever, native=native) == set()
+
+
 def test_without_a_docstore_claims_are_believed(native):
     store = guarded()
     retriever = around(store)

@@ -86,12 +86,17 @@ def test_an_instruction_in_the_title_is_held_with_the_document():
         {"title": "When does the ferry to Lorn leave?"},
         {"When does the ferry to Lorn leave?": "yes"},
         {"file_path": "when does the ferry to lorn leave.txt"},
+        {"file_path": "/srv/uploads/when-does-the-ferry-to-lorn-leave.txt"},
+        {"tags": ["When does the ferry to Lorn leave?"]},
     ],
 )
+@pytest.mark.parametrize("excluded", [(), ("llm",)], ids=["read", "embedded only"])
 @pytest.mark.slow
-def test_a_question_in_metadata_is_read_with_its_answer(metadata):
+def test_a_question_in_metadata_is_read_with_its_answer(metadata, excluded):
     known = to_batch([node(f"billing of house {n}", label="billing") for n in range(200)], KEYS)
-    answer = TextNode(id_="page", text="The ferry to Lorn leaves at two.", metadata=metadata)
+    options = {f"excluded_{who}_metadata_keys": [*metadata] for who in excluded}
+    text = "The ferry to Lorn leaves at two."
+    answer = TextNode(id_="page", text=text, metadata=metadata, **options)
     kept, step = screened(answer, by=guard_of(LeadingQuestionDetector()).fit(known))
     assert kept == []
     (held,) = step.quarantine.list()
@@ -99,8 +104,15 @@ def test_a_question_in_metadata_is_read_with_its_answer(metadata):
 
 
 def test_excluded_keys_are_not_read_and_not_held_against_a_node():
-    kept, _ = screened(titled(excluded_llm_metadata_keys=["title"]))
+    excluded = {f"excluded_{who}_metadata_keys": ["title"] for who in ("llm", "embed")}
+    kept, _ = screened(titled(**excluded))
     assert kept == ["page"]
+
+
+@pytest.mark.parametrize("who", ["llm", "embed"])
+def test_metadata_that_one_of_two_models_reads_is_judged(who):
+    kept, _ = screened(titled(**{f"excluded_{who}_metadata_keys": ["title"]}))
+    assert kept == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +183,7 @@ def test_stores_give_back_the_revision_that_was_judged(kind, make_store):
     guarded.add([given])
     (back,) = access_behind(guarded).read([given.node_id])
     (before,), (after,) = to_batch([given], KEYS), to_batch([back], KEYS)
-    assert before.context == "title: Ferry\nseen: 1.5"
+    assert before.context == "title: Ferry\nseen: 1.5\n\ntags: a"
     assert before.fingerprint == after.fingerprint
 
 

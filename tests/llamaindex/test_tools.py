@@ -163,14 +163,15 @@ def test_guarded_engine_tool_refuses_as_langchain_tool():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_suspicious_paragraph_is_withheld_and_the_rest_goes_on(asynchronous):
+@pytest.mark.parametrize("between", ["\n\n", "\n"], ids=["paragraphs", "lines"])
+async def test_a_suspicious_part_is_withheld_and_the_rest_goes_on(asynchronous, between):
     def page(topic: str) -> str:
         "Return a page."
-        return f"# {topic}\n\n{BODY}\n\n{INJECTION}\n\n---\n\nDogs travel free.\n\n---"
+        return between.join([f"# {topic}", BODY, INJECTION, "---", "Dogs travel free.", "---"])
 
     (tool,) = guarded_tools([page])
     output = await asked(tool, asynchronous, topic="Ferry")
-    expected = f"# Ferry\n\n{BODY}\n\n---\n\nDogs travel free.\n\n---"
+    expected = between.join(["# Ferry", BODY, "---", "Dogs travel free.", "---"])
     assert (output.content, output.raw_output) == (expected, expected)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 from zlib import crc32
 
@@ -137,10 +139,13 @@ DOUBTFUL = (0.0075, 0.03)
 # mid-sentence do.
 _DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
-# Kinds that certainly ask. A context line is read as a question if its opening is of such a kind
-# and takes most of the line. Longer lines and later ones are not read.
+# Kinds that certainly ask. A part of a context line is read as a question if its opening is of such
+# a kind and takes a large share of it. Longer parts and later lines are not read.
 _SURE = (TITLE, UNMARKED, MARKED_OTHER, MARKED)
-_MOST_OF_LINE, _LONGEST_LINE, _LINES = 0.6, 400, 100
+_SHARE_OF_PART, _LONGEST_PART, _LINES = 0.3, 400, 2_000
+# Between the folders of a path, and the items of a list; around them; and between words of a name.
+_BETWEEN, _AROUND = re.compile(r"""[\\/|]|['"], ['"]"""), " \t.\"'`*#=~<>()[]{}-_"
+_JOINED = re.compile(r"(?<=\w)(?:[-_+]|%20)(?=\w)")
 
 _Totals = list[NDArray[np.int64]]  # counts of each trait, by axis
 
@@ -542,17 +547,25 @@ def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
 def _asked_beside(context: str | None) -> str:
     """Return the questions beside a text, one per line: they are embedded in front of it."""
     asked = ""
-    for line in (context or "").split("\n")[:_LINES]:
-        if len(line) > _LONGEST_LINE:
-            continue
-        _, _, value = line.partition(": ")
-        for part in filter(None, (value.strip(), line.strip())):
+    for line in islice(filter(None, map(str.strip, (context or "").split("\n"))), _LINES):
+        for part in _parts(line):
             opening = opening_of(part)
             start, end = opening.span
-            if opening.kind in _SURE and end - start >= _MOST_OF_LINE * len(part):
+            if opening.kind in _SURE and end - start >= _SHARE_OF_PART * len(part):
                 asked += f"{part[start:end]}\n"
                 break
     return asked
+
+
+def _parts(line: str) -> Iterator[str]:
+    """Yield a value, its line, and the names in a path or items in a list, if not too long."""
+    key, _, value = (part.strip(_AROUND) for part in line.partition(": "))
+    inside = _BETWEEN.split(value) if len(value) <= _LONGEST_PART else []
+    for part in dict.fromkeys([value, line.strip(_AROUND), f"{key} {value}", *inside]):
+        if len(part) <= _LONGEST_PART:
+            words = _JOINED.sub(" ", part.strip(_AROUND))
+            if " " in words or not words.isascii():  # one word asks nothing
+                yield words
 
 
 def _read(batch: Batch) -> _Read:

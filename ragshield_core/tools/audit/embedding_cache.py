@@ -110,7 +110,9 @@ class CachedEmbedder:
             raise SourceError(msg) from error
 
     def _embedded(self, texts: list[str]) -> NDArray[np.float32]:
-        vectors = np.asarray(self._embed(texts), dtype=np.float32)
+        # Tokenizers refuse halves of surrogate pairs.
+        readable = [text.encode("utf-8", "replace").decode() for text in texts]
+        vectors = np.asarray(self._embed(readable), dtype=np.float32)
         if vectors.ndim != 2 or len(vectors) != len(texts):  # noqa: PLR2004
             msg = (
                 f"the embedder {self._model!r} returned an array of shape {vectors.shape} for "

@@ -516,6 +516,10 @@ def test_wrapped_line_remainder_is_not_a_search_phrase():
         "file_path: {}.txt",
         "page: 7\nfile_path: docs/a.md\ntitle: {}\nauthor: Ada",
         "Ada Quill\n\n{}",
+        "tags: ['{}']",
+        "title: {} | Help pages of the harbour and of its lighthouse",
+        "title: {} " + "." * 500,
+        "\n" * 200 + "key: x\n" * 200 + "title: {}",
     ],
 )
 def test_a_question_beside_the_text_counts_as_in_front_of_it(beside):
@@ -531,6 +535,29 @@ def test_a_question_beside_the_text_counts_as_in_front_of_it(beside):
     (evidence,) = detector.explain(titled, [0])
     assert evidence.sentence.startswith(f"{BESIDE}: it opens with")
     assert evidence.span is None
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "file_path: /srv/uploads/anna/Who built the old lighthouse?.txt",
+        r"file_path: C:\uploads\Who built the old lighthouse?",
+        "file_path: docs/who-built-the-old-lighthouse.md",
+        "file_path: docs/who_built_the_old_lighthouse/page-7.md",
+        "url: https://docs.example/who%20built%20the%20old%20lighthouse",
+        "tags: ['lake', 'Who built the old lighthouse?']",
+        "page: {'about': {'asked': 'Who built the old lighthouse?'}}",
+        "who built: the old lighthouse",
+    ],
+)
+def test_a_question_in_a_path_or_a_list_is_read(beside):
+    detector = LeadingQuestionDetector().fit(entries(encyclopaedia(400)))
+    answer = "It was built by Ada Quill, a lawyer."
+    asked, other = (
+        entries([answer], contexts=[one]) for one in (beside, "file_path: /srv/old-days/of-a.md")
+    )
+    assert detector.score(asked)[0] > detector.default_threshold
+    assert detector.score(other)[0] == detector.score(entries([answer]))[0]
 
 
 def test_context_without_a_title_question_changes_nothing():
