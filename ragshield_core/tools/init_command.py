@@ -17,8 +17,8 @@ from ragshield_core.settings.reading import FILE, SECRETS, Settings
 from ragshield_core.tools.docstrings import parameters
 
 HEAD = f"""Settings of RAGShield, each with its default. Take the "# " from those that you change.
-RAGSHIELD_NAME is stronger than this file, RAGSHIELD_POLICY__NAME than its policy. What is None by
-default is none while its line is commented out.
+RAGSHIELD_NAME is stronger than this file, RAGSHIELD_POLICY__NAME than its policy.
+A setting without a default stays unset while its line is commented out.
 Secrets stand in variables only: {", ".join(SECRETS)}."""
 # Example values of settings without a default.
 EXAMPLES: dict[str, Any] = {

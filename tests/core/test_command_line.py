@@ -246,6 +246,7 @@ def test_init_writes_every_setting_and_overwrites_none(tmp_path):
     assert run("init").exit_code == 0
     assert Settings.read(file).model_dump() == Settings().model_dump()
     said = file.read_text()
+    assert not re.search(r"^# \w+$", said, re.MULTILINE)  # a word that was left over on a line
     file.write_text(re.sub(r"^# (?=\w+ = )", "", said, flags=re.MULTILINE))
     whole = Settings.read(file)
     of_policy = type(whole.policy).model_fields
