@@ -36,6 +36,7 @@ from ragshield_core.model.errors import InvalidBatchError, OvertakenError, State
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.sharing import turns
 from ragshield_core.sharing.journal import MEASURES, Journal
+from ragshield_core.sharing.snapshots import Snapshots
 
 RATE = 0.05
 
@@ -441,6 +442,28 @@ def test_snapshots_shorten_the_journal_and_restore_lagging_workers(url, tmp_path
     assert asleep.writes.catch_up() == 30
     assert asleep.writes.known(["p29-0"]) == ["p29-0"]
     assert_same(one, asleep, tmp_path)
+
+
+def test_a_snapshot_is_of_its_position_although_writers_go_on(url, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 120)
+    (one,) = opened(url, 1, detectors=TriggerPhraseDetector)
+    write_pieces, go_on = Snapshots.write_pieces, threading.Event()
+
+    def slowly_written(*args):
+        assert go_on.wait(10)
+        return write_pieces(*args)
+
+    monkeypatch.setattr(Snapshots, "write_pieces", slowly_written)
+    one.learn(passages(120, 1))
+    position = one.writes.position
+    arrays = {name: array.copy() for name, array in one.state.to_parts()[1].items()}
+    one.forget(passages(120, 1).take(range(10)))
+    go_on.set()
+    one.writes.settled()
+    whole = one.writes.latest()
+    assert whole.position == position < one.writes.position
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(whole.arrays[name], array)
 
 
 @pytest.mark.slow

@@ -118,10 +118,20 @@ def _hold(keeper, release):
 
 
 def test_a_callback_of_a_write_writes_alone(store):
+    keeper, sizes, others = store._keeper, [], []
+
     def again(batch):
+        sizes.append(len(batch))
         if "first" in batch.ids:
+            others.append(threading.Thread(target=adding(store, GOOD[2], "other")))
+            others[0].start()
+            while not keeper._joiner._waiting:
+                time.sleep(0.001)
             store.add_texts([GOOD[1]], ids=["second"])
+            assert len(keeper._joiner._waiting) == 1
 
     store.guard.writes.on_learned.append(again)
     store.add_texts([GOOD[0]], ids=["first"])
-    assert set(store.guard.writes.known_ids()) == {"first", "second"}
+    others[0].join()
+    assert sizes == [1, 1, 1]
+    assert set(store.guard.writes.known_ids()) == {"first", "second", "other"}
