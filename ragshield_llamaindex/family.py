@@ -419,7 +419,10 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
             ids.add(one.id)
             if source is not None and held_for_its_text(one):
                 held.setdefault(source, []).append(one.entry.text)
-    return [node if node.node_id in ids else cut for node, cut in without_sentences(nodes, held)]
+    return [
+        node if cut is node or node.node_id in ids else cut
+        for node, cut in without_sentences(nodes, held)
+    ]
 
 
 def without_sentences(

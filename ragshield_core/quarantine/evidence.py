@@ -45,6 +45,7 @@ RESTORE = "restore the database from a backup, or fit the guard again in another
 REGROUP = "run `ragshield quarantine regroup`."
 # Action of the lines that record a snapshot of a guard's learned state.
 SNAPSHOT = "snapshot"
+TOLD_OF = 2  # as many snapshots are kept
 # Tables whose rows have their digests in the log.
 TOLD: tuple[type[HeldRow | RuleRow], ...] = (HeldRow, RuleRow)
 
@@ -55,7 +56,7 @@ class LoggedState(NamedTuple):
     held: dict[int, str]
     rules: dict[int, str]
     positions: dict[str, int]  # of the journal
-    snapshots: dict[str, int]
+    snapshots: dict[str, tuple[int, ...]]  # the latest ones, which are kept
 
     def hear(self, line: Row) -> None:
         """Update this state by the next line."""
@@ -71,7 +72,7 @@ class LoggedState(NamedTuple):
         if at is not None:
             self.positions[namespace] = max(at, self.positions.get(namespace, 0))
             if line["action"] == SNAPSHOT:
-                self.snapshots[namespace] = at
+                self.snapshots[namespace] = (*self.snapshots.get(namespace, ()), at)[-TOLD_OF:]
 
 
 # The log's lines
@@ -271,7 +272,7 @@ def verify_all(
     _verify_told(session, digests, told, namespace)
     heads = session.scalars(select(HeadRow.namespace)).all()
     for name in sorted({*heads, *told.positions}, key=str):  # SQLite stores any type
-        positions = (told.positions.get(name, 0), told.snapshots.get(name, 0))
+        positions = (told.positions.get(name, 0), told.snapshots.get(name, ()))
         _check_journal(session, digests, name, *positions)
     _verify_snapshots(session)
     for kind in _sealed():
@@ -367,11 +368,16 @@ def check_journal(session: Session, digests: Digests, namespace: str) -> None:
         if line is not None and not is_line(session, digests, line):
             raise _broken(line.seq, "it was changed")
         positions.append(0 if line is None else line.journal_position or 0)
-    _check_journal(session, digests, namespace, max(positions), positions[1])
+    snapshots = positions[1:] if positions[1] else ()
+    _check_journal(session, digests, namespace, max(positions), snapshots)
 
 
 def _check_journal(
-    session: Session, digests: Digests, namespace: str, told: int, told_of_snapshot: int
+    session: Session,
+    digests: Digests,
+    namespace: str,
+    told: int,
+    told_of_snapshots: Sequence[int],
 ) -> None:
     """Compare the journal of a namespace with its head, and with the positions in the log."""
     head = _head_of_journal(session, digests, namespace)
@@ -382,9 +388,8 @@ def _check_journal(
     n_pending = session.scalar(
         select(func.count()).select_from(PendingRow).where(PendingRow.namespace == namespace)
     )
-    latest = session.scalar(
-        select(func.max(SnapshotRow.position)).where(SnapshotRow.namespace == namespace)
-    )
+    kept = select(SnapshotRow.position).where(SnapshotRow.namespace == namespace)
+    snapshots = set(session.scalars(kept))
     n_events = position - pruned
     whole = (n_events, pruned + 1, position) if n_events else (0, None, None)
     for kind, is_so, is_there, expected in (
@@ -398,9 +403,9 @@ def _check_journal(
         (PendingRow, n_pending == pending, f"has {n_pending} events", str(pending)),
         (
             SnapshotRow,
-            isinstance(latest or 0, int) and (latest or 0) >= told_of_snapshot,
-            f"has the latest snapshot at position {latest}",
-            f"{told_of_snapshot} or more",
+            snapshots.issuperset(told_of_snapshots),
+            f"has snapshots at positions {sorted(snapshots, key=str)}",
+            f"those at {list(told_of_snapshots)}",
         ),
     ):
         if not is_so:

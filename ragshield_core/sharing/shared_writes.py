@@ -497,8 +497,7 @@ class SharedWrites(Writes):
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
-        while not self._write_snapshot(self.position + 1, *self._as_written(), append):
-            logger.info("another process has written a snapshot meanwhile")
+        self._write_snapshot(self.position + 1, *self._as_written(), append)
         self.position += 1
         self._turns.over()
 
@@ -720,6 +719,8 @@ class SharedWrites(Writes):
         """Write a snapshot of the state at a position, which other processes may overtake."""
         try:
             self._write_snapshot(position, values, arrays)
+        except OvertakenError as error:
+            logger.info("no snapshot was written: %s", error)
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read
             self._not_saved(error)
         finally:
@@ -744,22 +745,18 @@ class SharedWrites(Writes):
         values: str,
         arrays: dict[str, NDArray[Any]],
         also: Callable[[Session], object] = lambda _session: None,
-    ) -> bool:
-        """Write a snapshot, and prune the journal; return ``False`` if another one came between."""
+    ) -> None:
+        """Write a snapshot, and prune the journal."""
         pieces = self._snapshots.write_pieces(self._database.write, values, arrays)
 
-        def work(session: Session) -> bool:
-            if not self._snapshots.finish(session, pieces, position):
-                return False
+        def work(session: Session) -> None:
+            self._snapshots.finish(session, pieces, position)
             also(session)
             self._tell(session, position)
             self._journal.prune(session)
-            return True
 
-        finished = self._log.write(work)
-        if finished:
-            self._covered(position)
-        return finished
+        self._log.write(work)
+        self._covered(position)
 
     def _tell(self, session: Session, position: int) -> None:
         """Record the snapshot in the log, if there is a key; setting it back is then noticed."""

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.database.tables import ChunkRow, SnapshotRow, table_of
-from ragshield_core.model.errors import StateError
+from ragshield_core.model.errors import OvertakenError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests
 from ragshield_core.sharing.rows import DAMAGE, form_of, formed, now, raise_damaged
@@ -108,18 +108,24 @@ class Snapshots:
             id=snapshot, manifest=json.dumps({"format": FORMAT, "parts": parts}), number=number
         )
 
-    def finish(self, session: Session, pieces: Pieces, position: int) -> bool:
-        """List the pieces of a snapshot; return ``False`` if some are gone.
+    def finish(self, session: Session, pieces: Pieces, position: int) -> None:
+        """List the pieces of a snapshot.
 
         ``position`` is that of the last event in the snapshot. All but the latest snapshots are
         deleted, and so are pieces that no list names: their writer has failed, or is slower than
         this one and will find them gone.
+
+        Raises
+        ------
+        OvertakenError
+            If there is a snapshot at this position or a later one, or pieces are gone.
         """
         mine = self._pieces_of(pieces.id)
         there = session.scalar(select(func.count()).select_from(ChunkRow).where(*mine))
-        if there != pieces.number:
-            session.execute(delete(_CHUNKS).where(*mine))
-            return False
+        latest = self.latest(session)
+        if there != pieces.number or (latest is not None and latest.position >= position):
+            msg = f"another process has written a snapshot of {self!r}; go on from that one."
+            raise OvertakenError(msg)
         row: dict[str, Any] = {"id": pieces.id, "namespace": self.namespace}
         row |= {"position": position, "manifest": pieces.manifest}
         row |= {"digest": self.digests.of(SnapshotRow, row)}
@@ -129,7 +135,6 @@ class Snapshots:
         listed = select(SnapshotRow.id).where(SnapshotRow.namespace == self.namespace)
         gone = (ChunkRow.namespace == self.namespace, ChunkRow.snapshot.not_in(listed))
         session.execute(delete(_CHUNKS).where(*gone))
-        return True
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
         """Return the snapshots, latest first."""

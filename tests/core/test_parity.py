@@ -22,6 +22,7 @@ GUARDED = {
 ONLY_LANGCHAIN = {
     "FolderLoader": "FolderReader in LlamaIndex, after the names of their bases",
     "GuardedIndexingResult": "of LangChain's indexing API",
+    "GuardedStore": "of the memory of LangGraph's agents",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "Stored": "documents carry no vectors; nodes do",
     "aguarded_index": "of its indexing API; GuardedIngestionPipeline in LlamaIndex",
