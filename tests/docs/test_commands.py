@@ -28,8 +28,8 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
 START = PAGES.pop("docs/start.md")
-# What runs on and on, or needs more machines than one, or the services of Sigstore: its options are
-# looked at, and no more.
+# Commands that run on and on, or need several machines or the services of Sigstore: the test looks
+# at their options only.
 ENDLESS = ("review ", "--engine ray", "--address", "sigstore")
 # Options that make evaluations small; the corpus is small already.
 SMALL = ["--targets", "1", "--streams", "1", "--stream", "60", "--sizes", "2", "--workers", "1"]

@@ -428,7 +428,7 @@ def test_a_scan_takes_poison_out():
     assert [item.key for item in store.search(NS)] == ["tea"]
 
 
-# What is judged
+# The text of a value
 
 
 @pytest.mark.parametrize(

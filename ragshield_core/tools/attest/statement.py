@@ -163,7 +163,7 @@ def verify(path: Path, signer: Ed25519PublicKey | Identity, data: Path | None = 
     path
         File of the statement.
     signer
-        Who is expected to have signed: a public key, or an identity for Sigstore.
+        The expected signer: a public key, or an identity for Sigstore.
     data
         The audited file or folder, in its present state. Names of single files do not count.
 
