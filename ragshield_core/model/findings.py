@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # Beginning of evidence that was found beside the text of an entry, in its context.
-BESIDE = "beside the text, in metadata that a model reads"
+BESIDE = "beside the visible text, in what a model reads"
 
 
 class Verdict(StrEnum):

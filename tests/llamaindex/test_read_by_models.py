@@ -71,7 +71,7 @@ def test_an_instruction_in_the_title_is_held_with_the_document():
         embed_model=MODEL,
     )
     (held,) = index.quarantine.list()
-    assert "in metadata that a model reads" in held.findings[0].evidence
+    assert "in what a model reads" in held.findings[0].evidence
     assert held.entry.text == BODY
     assert index.as_retriever().retrieve("ferry") == []
     index.release([held.id])
@@ -100,7 +100,7 @@ def test_a_question_in_metadata_is_read_with_its_answer(metadata, excluded):
     kept, step = screened(answer, by=guard_of(LeadingQuestionDetector()).fit(known))
     assert kept == []
     (held,) = step.quarantine.list()
-    assert "in metadata that a model reads: it opens with" in held.findings[0].evidence
+    assert "in what a model reads: it opens with" in held.findings[0].evidence
 
 
 def test_excluded_keys_are_not_read_and_not_held_against_a_node():

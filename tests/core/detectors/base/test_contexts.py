@@ -31,7 +31,7 @@ def test_context_of_a_text_is_judged(guard, context):
     report = guard.screen(batch(context, None, "title: Timetable"))
     assert [str(d.verdict) for d in report.decisions] == ["quarantine", "admit", "admit"]
     (finding, *_) = report.decisions[0].findings
-    assert "in metadata that a model reads" in finding.evidence
+    assert "in what a model reads" in finding.evidence
     assert finding.span is None
 
 
