@@ -35,6 +35,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, accusers, printable
 from ragshield_core.model.policy import Policy
+from ragshield_core.origin import Origins
 from ragshield_core.screening.screening import overruled
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Guard:
         The thresholds in force, with methods to borrow or refresh a calibration.
     sources
         Questions about sources with far more held entries than accepted, and people's answers.
+    origins
+        The keys that may vouch for entries, an :class:`~ragshield_core.origin.Origins`; set it in
+        each process, or in the settings. By default there are none, and origin changes nothing.
     judge, writes, state
         Parts that guarded stores use besides the methods.
 
@@ -109,6 +113,7 @@ class Guard:
         self.judge = Judge(guard_state, self.writes)
         self.calibration = CalibrationInForce(guard_state, self.writes)
         self.sources = Sources(guard_state, self.writes, self.judge)
+        self.origins = Origins()
         self._notifier: Notified | None = None
         self._warned = False  # whether it has warned that it is not calibrated
 
@@ -316,6 +321,7 @@ class Guard:
             lease=settings.lease,
             calibration_of=settings.calibration_of,
         )
+        guard.origins = settings.known_origins()
         return guard if notifier is None else guard.notify(notifier)
 
     @classmethod

@@ -47,6 +47,7 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError, Qua
 from ragshield_core.model.findings import Decision, Report, Skipped, Unjudged, Verdict
 from ragshield_core.model.p_values import Calibration, JointCalibration
 from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.origin import Origins, Tier
 from ragshield_core.screening.screening import (
     InForce,
     Outcome,
@@ -93,6 +94,10 @@ class RetrievalGuard:
     quarantine
         Its held entries never pass, and entries released by a reviewer always pass. If the new
         revision of an entry is held, the older one passes.
+    origins
+        The keys that may vouch for passages; ``None``, the default, for none.
+    least_tier
+        Passages of a lower tier are dropped, whatever they say; the default drops none.
 
     Notes
     -----
@@ -116,6 +121,8 @@ class RetrievalGuard:
         *,
         policy: Policy | None = None,
         quarantine: Quarantine | None = None,
+        origins: Origins | None = None,
+        least_tier: Tier | str = Tier.UNKNOWN,
     ) -> None:
         if detectors is None:
             detectors = (
@@ -134,6 +141,8 @@ class RetrievalGuard:
                 raise ValueError(msg)
         self.policy = policy if policy is not None else Policy()
         self.quarantine = quarantine
+        self.origins = Origins() if origins is None else origins
+        self.least_tier = Tier.named(least_tier)
         self._budget = TimeBudget()
         rules = {detector.name: detector.default_threshold for detector in self.detectors}
         self._calibration = _Calibration(self.policy.thresholds(rules))
@@ -265,10 +274,18 @@ class RetrievalGuard:
         if quarantine is not None and len(passages):
             masked = dict(quarantine.confirmed_among(passages))
             held = quarantine.held_ids(passages.ids)
-            columns = (passages.ids, passages.texts, passages.contexts)
-            for entry_id, text, context in zip(*columns, strict=True):
+            for entry_id, text, context in zip(
+                passages.ids, passages.texts, passages.contexts, strict=True
+            ):
                 if entry_id in held and self.masks(entry_id, text, context):
                     masked.setdefault(entry_id, "held in the quarantine")
+        if self.least_tier > Tier.UNKNOWN:
+            columns = (passages.ids, passages.texts, passages.metadatas)
+            for entry_id, text, metadata in zip(*columns, strict=True):
+                origin = self.origins.of(text, metadata)
+                if origin.tier < self.least_tier:
+                    note = f"its origin is {origin.tier} ({origin.why}), expected {self.least_tier}"
+                    masked.setdefault(entry_id, f"{note} at least")
         free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
         judged_passages = passages.take(free) if masked else passages
         retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)

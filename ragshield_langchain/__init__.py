@@ -18,6 +18,7 @@ from ragshield_langchain.indexing import (
 )
 from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore, Stored, check_inner_store
+from ragshield_langchain.origin import OriginStamper
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuard
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -34,6 +35,7 @@ __all__ = [
     "GuardedVectorStore",
     "InnerStore",
     "MalformedEntriesWarning",
+    "OriginStamper",
     "PoisonFilter",
     "PoisonGuard",
     "PoisonGuardMiddleware",

@@ -11,14 +11,11 @@ from typing import Any
 from langchain_core.documents import Document
 
 from ragshield_core import Batch, Entry
-from ragshield_core.model.claims import HIDDEN_KEY
+from ragshield_core.model.claims import FLAG_KEY, HIDDEN_KEY
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import RawEntries, Vectors
-
-# The one scalar metadata key that a flagged document gains: the detectors that flagged it.
-FLAG_KEY = "ragshield_flag"
 
 # Least number of words in metadata that say something to a model.
 SENTENCE = 3
@@ -40,7 +37,7 @@ def context_of(metadata: Mapping[str, Any], prompt: Sequence[str] | None = None)
     found = [
         text
         for key in keys
-        if key in metadata and key != FLAG_KEY
+        if key in metadata
         for text in _texts_in(metadata[key], DEPTH)
         if prompt is not None or reads_like_text(text)
     ]

@@ -24,6 +24,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from ragshield_core import Quarantine
+from ragshield_core.origin import Origins
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.retrieved import (
@@ -33,6 +34,7 @@ from ragshield_core.store.retrieved import (
     knowing,
     next_size,
     screened,
+    shown,
     wants_vectors,
 )
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
@@ -97,6 +99,9 @@ class PoisonFilter(BaseDocumentCompressor):
     -----
     Dropped documents are reported as a custom event ``ragshield.detection`` to the current run, and
     to the log, with ids, hashes and scores.
+
+    If the guard or the guarded store knows keys of origin, ``metadata["ragshield_origin"]`` of a
+    document says what is proven, such as ``"trusted:wiki"`` or ``"unknown"``.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -126,7 +131,8 @@ class PoisonFilter(BaseDocumentCompressor):
                 self._access = None
         if self.embeddings is None and store is not None:
             self.embeddings = store.embeddings
-        self._screener = knowing(self.guard, self.quarantine)
+        origins = store.guard.origins if isinstance(store, GuardedVectorStore) else None
+        self._screener = knowing(self.guard, self.quarantine, origins)
         return self
 
     @synchronous
@@ -158,10 +164,14 @@ class PoisonFilter(BaseDocumentCompressor):
                     vectors |= dict(zip(missing, embedded, strict=True))
         claims = claimed([one.metadata for one in found.items], found.ids, self._keys)
         columns = {"ids": found.ids, "texts": found.texts, **claims}
+        origins = self._screener.origins
+        if origins:
+            columns["metadatas"] = [one.metadata for one in found.items]
         report = yield own(screened, self._screener, query, vectors, query_vector, **columns)
         yield asked(events, "report_detection", report, callbacks)
         kept = found.passing(report, self._screener, self._own)
-        return [document for document, good in zip(documents, kept, strict=True) if good]
+        left = [document for document, good in zip(documents, kept, strict=True) if good]
+        return [with_origin(one, origins) for one in left] if origins else left
 
     def _own(self, document: Document) -> tuple[str, str | None]:
         return str(document.id), context_of(document.metadata, self._keys.prompt)
@@ -227,6 +237,12 @@ class PoisonFilter(BaseDocumentCompressor):
             if row is not None and document.page_content == columns.texts[row]:
                 found[row] = vector
         return found
+
+
+def with_origin(document: Document, origins: Origins) -> Document:
+    """Return a copy of a document that shows its proven origin in its metadata."""
+    told = shown(origins, document.page_content, document.metadata)
+    return document.model_copy(update={"metadata": {**document.metadata, **told}})
 
 
 class GuardedRetriever(BaseRetriever):

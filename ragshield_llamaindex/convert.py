@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.model.claims import HIDDEN_KEY, NODE_KEY
+from ragshield_core.model.claims import FLAG_KEY, HIDDEN_KEY, NODE_KEY
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
@@ -36,9 +36,6 @@ from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import RawEntries, unusable
 
 logger = logging.getLogger("ragshield")
-
-# The scalar metadata key that a flagged node gains; its value names the detectors.
-FLAG_KEY = "ragshield_flag"
 
 # Metadata key that SentenceWindowNodeParser sets and MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
@@ -504,7 +501,7 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         for decision in report.flagged
     }
     return [
-        _annotated(node, names[node.node_id]) if node.node_id in names else node
+        with_unread(node, {FLAG_KEY: names[node.node_id]}) if node.node_id in names else node
         for node in (relinked(kept, held) if held else kept)
     ]
 
@@ -561,11 +558,12 @@ def _beyond(
     return related
 
 
-def _annotated(node: BaseNode, names: str) -> BaseNode:
+def with_unread(node: BaseNode, added: Mapping[str, str]) -> BaseNode:
+    """Return a copy of a node with further metadata that no model reads."""
     copy = node.model_copy()
-    copy.metadata = {**node.metadata, FLAG_KEY: names}
+    copy.metadata = {**node.metadata, **added}
     for field in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
-        setattr(copy, field, [*(key for key in getattr(node, field) if key != FLAG_KEY), FLAG_KEY])
+        setattr(copy, field, [*(key for key in getattr(node, field) if key not in added), *added])
     return copy
 
 

@@ -403,7 +403,7 @@ class NodeKeeper(Keeper[BaseNode]):
             Documents whose new versions have a held part, with the ids of their nodes, all of which
             wait.
         """
-        recall_found(self, report.retroactive)
+        recall_found(self, report.retroactive, report.batch)
         report = writing.note_copies(self, report)
         versions = []
         for document, ids in updated.items():

@@ -36,10 +36,11 @@ from ragshield_core.store.retrieved import (
     knowing,
     next_size,
     screened,
+    shown,
     wants_vectors,
 )
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
-from ragshield_llamaindex.convert import Keyed, context_of, text_of
+from ragshield_llamaindex.convert import Keyed, context_of, text_of, with_unread
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import access_behind
@@ -146,7 +147,8 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         if embed_model is None and isinstance(store, VectorStoreIndex):
             embed_model = store._embed_model  # noqa: SLF001 - there is no public way to it
         self._embed_model = embed_model
-        self._guard = knowing(RetrievalGuard() if guard is None else guard, quarantine)
+        origins = store.guard.origins if isinstance(store, Guarded) else None
+        self._guard = knowing(RetrievalGuard() if guard is None else guard, quarantine, origins)
 
     @classmethod
     def class_name(cls) -> str:
@@ -231,7 +233,13 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         documents = {i: node.ref_doc_id for i, node in zip(columns.ids, columns.items, strict=True)}
         report_detection(report, stage="retrieval", documents=documents)
         kept = columns.passing(report, self._guard, lambda node: (node.node_id, _context(node)))
-        return [one for one, good in zip(nodes, kept, strict=True) if good]
+        left = [one for one, good in zip(nodes, kept, strict=True) if good]
+        return [self._with_origin(one) for one in left] if self._guard.origins else left
+
+    def _with_origin(self, found: NodeWithScore) -> NodeWithScore:
+        """Return a copy of a node that shows its proven origin in its metadata."""
+        told = shown(self._guard.origins, text_of(found.node), found.node.metadata)
+        return NodeWithScore(node=with_unread(found.node, told), score=found.score)
 
     def _screened(
         self,
@@ -256,6 +264,8 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             "lineages": [lineage for _, lineage in claims],
             "contexts": [_context(node) for node in columns.items],
         }
+        if self._guard.origins:
+            described["metadatas"] = [node.metadata for node in columns.items]
 
         def judged(guard: RetrievalGuard, texts: Sequence[str]) -> Report:
             return screened(guard, query, vectors, query_vector, texts=texts, **described)

@@ -45,7 +45,7 @@ class StableIds(TransformComponent):
         seen: Counter[tuple[str, str]] = Counter()
         for node in nodes:
             source = node.ref_doc_id
-            if source is None or not _random(node.node_id):
+            if source is None or not is_random(node.node_id):
                 continue
             content = node.get_content(metadata_mode=MetadataMode.NONE)
             name = f"{len(source)}:{source} {seen[source, content]} {content}"
@@ -58,7 +58,8 @@ class StableIds(TransformComponent):
         return self(nodes, **kwargs)
 
 
-def _random(node_id: str) -> bool:
+def is_random(node_id: str) -> bool:
+    """Return whether an id is a random UUID, as node parsers assign."""
     try:
         parsed = uuid.UUID(node_id)
     except ValueError:

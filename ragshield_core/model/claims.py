@@ -106,6 +106,11 @@ NODE_KEY = "_ragshield_node"
 HIDDEN_KEY = "ragshield_hidden"
 # Key under which an integration names the source itself: a feed, a connector, an uploader.
 SOURCE_KEY = "ragshield_source"
+# Key of a stamp, which proves who vouches for an entry, and key under which retrieval shows what
+# the stamp proves; see :mod:`ragshield_core.origin`.
+STAMP_KEY, ORIGIN_KEY = "ragshield_stamp", "ragshield_origin"
+# The one scalar metadata key that a flagged entry gains: the detectors that flagged it.
+FLAG_KEY = "ragshield_flag"
 
 
 def named_source(metadata: Mapping[str, Any], document: str | None) -> str | None:

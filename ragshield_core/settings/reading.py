@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -33,6 +33,7 @@ from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
+from ragshield_core.origin import Origins, Voucher
 
 FILE = "ragshield.toml"
 PREFIX, BELOW = "RAGSHIELD_", "__"
@@ -41,6 +42,36 @@ FILE_VARIABLE = f"{PREFIX}CONFIG"
 SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY", f"{PREFIX}WEBHOOK_SECRET")
 # Known variables that are no settings: the file's name, and places for tests and benchmarks.
 OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA", f"{PREFIX}TEST_POSTGRES")
+
+
+class Vouching(BaseModel):
+    """Trust in one key of origin, as it stands in a file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tier: Literal["known", "trusted"] = "known"
+    public_keys: tuple[Path, ...] = ()
+    secret_variables: tuple[str, ...] = ()
+    revoked: bool = False
+
+    def voucher(self, name: str) -> Voucher:
+        """Return the trust, with the secrets of the environment; refuse a variable without one."""
+        secrets = []
+        for variable in self.secret_variables:
+            secret = os.environ.get(variable)
+            if not secret:
+                msg = (
+                    f"origin {_named(name)} takes its secret from {_named(variable)}, which is not "
+                    "set; set it, or name another variable."
+                )
+                raise ConfigurationError(msg)
+            secrets.append(secret.encode())
+        return Voucher(
+            tier=self.tier,
+            secrets=tuple(secrets),
+            public_keys=self.public_keys,
+            revoked=self.revoked,
+        )
 
 
 class Settings(BaseSettings):
@@ -80,6 +111,10 @@ class Settings(BaseSettings):
     group, longest_queue
         Number of waiting entries of a group, or of the queue, that causes a notice; see
         :class:`~ragshield_core.tools.review.notifications.Notifier`.
+    origins
+        Keys that may vouch for entries, by name, each with its ``tier``, ``public_keys`` (files),
+        ``secret_variables`` (names of variables that hold HMAC secrets) and ``revoked``; see
+        :mod:`ragshield_core.origin`.
     into
         The guarded store into which ``ragshield quarantine release`` writes entries, as
         ``module:object``; ``None``, the default, for none.
@@ -103,6 +138,7 @@ class Settings(BaseSettings):
     lease: Annotated[float, Field(gt=0.0)] | None = None
     by: str = "cli"
     into: str | None = None
+    origins: dict[str, Vouching] = {}
     webhook: str | None = None
     webhook_format: Literal["signed", "slack", "teams"] = "signed"
     review_url: str | None = None
@@ -152,6 +188,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources of settings, strongest first: code, environment, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def known_origins(self) -> Origins:
+        """Return the keys that may vouch for entries, read from their files and variables."""
+        return Origins({name: one.voucher(name) for name, one in self.origins.items()})
 
     @field_validator("database")
     @classmethod

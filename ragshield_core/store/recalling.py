@@ -10,11 +10,12 @@ import numpy as np
 
 from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.events import Intent
-from ragshield_core.model.entries import Batch
+from ragshield_core.model.entries import NO_ENTRIES, Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import unkeepable
 from ragshield_core.store.inner import PART, StoredEntries, chosen
 from ragshield_core.store.malformed import keepable
+from ragshield_core.store.outranked import spared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,25 +32,30 @@ def recall(
     decisions: Sequence[Decision] | None = None,
     by: str = "ragshield",
     note: str | None = None,
+    coming: Batch = NO_ENTRIES,
 ) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
-    With decisions, one per id, entries that people have released or rules excuse stay. Without
-    decisions a person decides, and all entries leave.
+    With decisions, one per id, entries that people have released or rules excuse stay, and so do
+    those that only entries of a lower origin accuse; ``coming`` are entries of the present write.
+    Without decisions a person decides, and all entries leave.
     """
     because = None if decisions is None else dict(zip(ids, decisions, strict=True))
     there = keeper.stored(list(dict.fromkeys(ids)))
     entries, reasons = keeper.leaving(there, because)
     if reasons is not None:
         entries, reasons, _ = keeper.guard.judge.accused(entries, reasons)
+        entries, reasons = spared(keeper, entries, reasons, coming)
     return _move(keeper, entries, reasons, by, note)
 
 
-def recall_found(keeper: Keeper[Any], decisions: Sequence[Decision]) -> tuple[str, ...]:
+def recall_found(
+    keeper: Keeper[Any], decisions: Sequence[Decision], coming: Batch = NO_ENTRIES
+) -> tuple[str, ...]:
     """Recall entries that detectors find suspicious, if there are any."""
     if not decisions:
         return ()
-    return recall(keeper, [d.entry_id for d in decisions], decisions)
+    return recall(keeper, [d.entry_id for d in decisions], decisions, coming=coming)
 
 
 def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:

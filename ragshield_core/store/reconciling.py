@@ -333,7 +333,7 @@ def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
     keeper.last_report = report
     admitted = admitted_by(report)
     try:
-        recall_found(keeper, report.retroactive)
+        recall_found(keeper, report.retroactive, report.batch)
         held = [one.entry_id for one in report.quarantined if one.entry_id not in cut]
         items = keeper.stored(held).items
         hidden = [mask.id_of(item) for item in items if mask.hides(item)]

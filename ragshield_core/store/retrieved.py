@@ -10,9 +10,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ragshield_core.detectors.base import Need
+from ragshield_core.model.claims import ORIGIN_KEY
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Report
+from ragshield_core.origin import Origins
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.retrieval import RetrievalGuard
 
@@ -82,13 +84,23 @@ def wants_vectors(guard: RetrievalGuard) -> bool:
     return any(Need.EMBEDDING in detector.needs for detector in guard.detectors)
 
 
-def knowing(guard: RetrievalGuard, quarantine: Quarantine | None) -> RetrievalGuard:
-    """Return a guard that drops a quarantine's held entries and shares the given one's state."""
-    if quarantine is None or guard.quarantine is quarantine:
-        return guard
+def knowing(
+    guard: RetrievalGuard, quarantine: Quarantine | None, origins: Origins | None = None
+) -> RetrievalGuard:
+    """Return a guard that drops a quarantine's held entries and shares the given one's state.
+
+    It knows the given origins, unless it has some of its own.
+    """
     guard = copy.copy(guard)
-    guard.quarantine = quarantine
+    if quarantine is not None:
+        guard.quarantine = quarantine
+    guard.origins = guard.origins or origins or Origins()
     return guard
+
+
+def shown(origins: Origins, text: str, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata that shows where a passage comes from, in place of what it claims."""
+    return {ORIGIN_KEY: str(origins.of(text, metadata))}
 
 
 def screened(

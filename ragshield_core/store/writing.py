@@ -31,6 +31,7 @@ from ragshield_core.store.held import keep_replaced, stays_held
 from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
+from ragshield_core.store.outranked import held_below
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.updates import (
     NewVersion,
@@ -75,7 +76,7 @@ def add(
         if report.quarantined:
             _take_out(keeper, report.batch.take(~report.admitted))
         if report.retroactive:
-            recall_found(keeper, report.retroactive)
+            recall_found(keeper, report.retroactive, report.batch)
         writing = to_write(report, waiting) if waiting else report
         admitted = admitted_by(writing)
         older = older_than(coming) if delete and coming else []
@@ -116,8 +117,10 @@ def screen_and_hold(
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
 
+    below = partial(held_below, keeper, replacing=replacing, versions=versions, stored=stored)
+
     def hold_and_tell() -> tuple[Report, Intent | None]:
-        held = _hold(keeper, report, sifted, versions)
+        held = _hold(keeper, report, sifted, versions, below)
         if not writes.shared:
             return held, None
         coming = admitted_by(to_write(held, rejected(held, versions)))
@@ -340,13 +343,17 @@ def _new_versions(
 
 
 def _hold(
-    keeper: Keeper[Any], report: Report, sifted: Sifted, versions: Sequence[NewVersion]
+    keeper: Keeper[Any],
+    report: Report,
+    sifted: Sifted,
+    versions: Sequence[NewVersion],
+    below: Callable[[Report], Report],
 ) -> Report:
-    """Hold suspicious and malformed entries, and the other parts of their documents' versions."""
+    """Hold suspicious, malformed and outranked entries, and the other parts of their versions."""
     guard = keeper.guard
     updated = frozenset[str]().union(*(version.ids for version in versions))
     report = stays_held(guard.hold(report), guard, updated)
-    report = sifted.hold_malformed(report, guard)
+    report = below(sifted.hold_malformed(report, guard))
     if sifted.decided_before and guard.policy.on_detect == "raise":
         raise PoisonedEntryError(report)
     if versions:

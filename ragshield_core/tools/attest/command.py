@@ -11,8 +11,7 @@ from rich.text import Text
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.attest.keyless import Identity, sealed_by_identity
-from ragshield_core.tools.attest.signing import (
+from ragshield_core.signing import (
     bytes_of,
     key_id,
     make_keys,
@@ -20,6 +19,7 @@ from ragshield_core.tools.attest.signing import (
     public_key,
     sealed,
 )
+from ragshield_core.tools.attest.keyless import Identity, sealed_by_identity
 from ragshield_core.tools.attest.statement import Statement, statement_of, verify
 from ragshield_core.tools.options import AsListing, Listing
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragshield_core.model.errors import AttestationError
-from ragshield_core.tools.attest.signing import PAYLOAD_TYPE
+from ragshield_core.signing import PAYLOAD_TYPE
 
 if TYPE_CHECKING:
     from sigstore.sign import Signer

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.severity import Severity
+from ragshield_core.signing import bytes_of, checked, json_of, opened
 from ragshield_core.tools.attest.keyless import Identity, opened_by_identity
-from ragshield_core.tools.attest.signing import bytes_of, checked, json_of, opened
 from ragshield_core.tools.audit.provenance import ENTRIES, digest_of_entries, files_of
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.readers.source import ColumnNames

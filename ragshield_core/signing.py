@@ -180,7 +180,8 @@ def _need_cryptography() -> None:
 
 class _Signature(BaseModel):
     model_config = ConfigDict(strict=True)
-    sig: str  # the key id beside it is an unverified hint
+    sig: str
+    keyid: str = ""  # an unverified hint
 
 
 class _Envelope(BaseModel):
@@ -202,35 +203,50 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def sealed(payload: bytes, key: Ed25519PrivateKey) -> str:
-    """Return an envelope with one signature, as JSON."""
-    signature = base64.b64encode(key.sign(pae(PAYLOAD_TYPE, payload))).decode()
-    values = {
+def envelope(payload: bytes, keyid: str, signature: bytes) -> dict[str, Any]:
+    """Return an envelope with one signature, as values for JSON."""
+    return {
         "payload": base64.b64encode(payload).decode(),
         "payloadType": PAYLOAD_TYPE,
-        "signatures": [{"keyid": key_id(key.public_key()), "sig": signature}],
+        "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode()}],
     }
-    return json.dumps(values, indent=1) + "\n"
+
+
+def sealed(payload: bytes, key: Ed25519PrivateKey) -> str:
+    """Return an envelope with one signature, as JSON."""
+    signature = key.sign(pae(PAYLOAD_TYPE, payload))
+    return json.dumps(envelope(payload, key_id(key.public_key()), signature), indent=1) + "\n"
+
+
+def unsealed(data: bytes, where: str, way_out: str) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Return the payload of an envelope, and its signatures with their unverified key ids."""
+    found = checked(json_of(data, where, way_out), _Envelope, where, way_out)
+    if found.payload_type != PAYLOAD_TYPE:
+        msg = f"{where} holds another payloadType, expected {PAYLOAD_TYPE!r}: an in-toto statement."
+        raise AttestationError(msg)
+    payload = _decoded(found.payload, f"the payload of {where}")
+    what = f"a signature of {where}"
+    return payload, [(one.keyid, _decoded(one.sig, what)) for one in found.signatures]
 
 
 def opened(data: bytes, key: Ed25519PublicKey, where: str) -> bytes | None:
     """Return the payload of an envelope if the key has signed it; else ``None``."""
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
-
     way_out = "expected a DSSE envelope as ragshield attest sign writes it."
-    envelope = checked(json_of(data, where, way_out), _Envelope, where, way_out)
-    if envelope.payload_type != PAYLOAD_TYPE:
-        msg = f"{where} holds another payloadType, expected {PAYLOAD_TYPE!r}: an in-toto statement."
-        raise AttestationError(msg)
-    payload = _decoded(envelope.payload, f"the payload of {where}")
-    for one in envelope.signatures:
-        try:
-            signature = _decoded(one.sig, f"a signature of {where}")
-            key.verify(signature, pae(PAYLOAD_TYPE, payload))
-        except InvalidSignature:
-            continue
+    payload, signatures = unsealed(data, where, way_out)
+    if any(signed_by(key, payload, signature) for _, signature in signatures):
         return payload
     return None
+
+
+def signed_by(key: Ed25519PublicKey, payload: bytes, signature: bytes) -> bool:
+    """Return whether a key has made a signature of a payload."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
+
+    try:
+        key.verify(signature, pae(PAYLOAD_TYPE, payload))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _decoded(text: str, what: str) -> bytes:

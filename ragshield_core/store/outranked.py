@@ -1,0 +1,150 @@
+"""Proven origin in the write protocol: a lower tier replaces and recalls nothing of a higher one.
+
+Without configured keys nothing here applies, see :class:`ragshield_core.origin.Origins`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.errors import PoisonedEntryError
+from ragshield_core.model.findings import Decision, Report, Verdict
+from ragshield_core.origin import Origin, Tier
+
+if TYPE_CHECKING:
+    from ragshield_core.store.keeper import Keeper
+    from ragshield_core.store.updates import NewVersion
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+def held_below(
+    keeper: Keeper[Any],
+    report: Report,
+    replacing: Sequence[str],
+    versions: Sequence[NewVersion],
+    *,
+    stored: bool,
+) -> Report:
+    """Hold admitted entries whose stamp does not fit, or that replace something of a higher tier.
+
+    Detectors are not told: such an entry need not look like poison, and a person decides. Released
+    entries are not held again. An entry that comes again without its proof keeps the metadata that
+    proves it. ``stored`` entries have come past the guard: they replaced what
+    nobody can compare them with any more.
+    """
+    guard, batch = keeper.guard, report.batch
+    if not guard.origins or not len(batch):
+        return report
+    origins = guard.origins.of_batch(batch, arriving=not stored)
+    replaced = {} if stored else _replaced(keeper, batch, replacing, versions)
+    kept, why = dict[int, Mapping[str, Any]](), dict[int, str]()
+    for row in np.flatnonzero(report.admitted).tolist():
+        new, olds = origins[row], replaced.get(row, ())
+        higher = [one for one in olds if guard.origins.of_entry(one).tier > new.tier]
+        same = [one for one in higher if one.fingerprint == batch[row].fingerprint]
+        if same:
+            kept[row] = same[0].metadata
+        elif new.broken:
+            why[row] = f"{new.why}; stamp it last, once its text and metadata are complete"
+        elif note := next(
+            filter(None, (_why_not(new, guard.origins.of_entry(o)) for o in olds)), ""
+        ):
+            why[row] = note
+    if kept:
+        metadatas = [kept.get(row, one) for row, one in enumerate(batch.metadatas)]
+        batch = replace(batch, metadatas=tuple(metadatas))
+        report = replace(report, batch=batch)
+    rows = sorted(why)
+    if rows and guard.quarantine.exists():
+        released = guard.quarantine.released_among(batch.take(rows))
+        rows = [row for row in rows if batch.ids[row] not in released]
+    if not rows:
+        return report
+    changed = {
+        row: Decision(entry_id=batch.ids[row], verdict=Verdict.QUARANTINE, note=why[row])
+        for row in rows
+    }
+    report = replace(report, remarkable={**report.remarkable, **changed})
+    if guard.policy.on_detect == "raise":
+        raise PoisonedEntryError(report)
+    guard.quarantine.hold(batch.take(rows), list(changed.values()))
+    logger.warning("%d entries are held for their origin", len(rows))
+    return report
+
+
+def spared(
+    keeper: Keeper[Any], entries: Batch, decisions: Sequence[Decision], coming: Batch
+) -> tuple[Batch, Sequence[Decision]]:
+    """Return the entries to recall, without those that only entries of lower tiers accuse.
+
+    Otherwise, texts that imitate a page would take it out. The accusers are the related entries
+    that are just coming or held: stored ones were there before, and accused nobody. ``coming`` are
+    the entries of the write.
+    """
+    origins, quarantine = keeper.guard.origins, keeper.guard.quarantine
+    if not origins or not len(entries):
+        return entries, decisions
+    tiers = [origins.of_entry(entry).tier for entry in entries]
+    proven = [row for row, tier in enumerate(tiers) if tier > Tier.UNKNOWN]
+    if not proven:
+        return entries, decisions
+    confirmed = quarantine.confirmed_among(entries.take(proven))
+    related = {
+        row: {i for finding in decisions[row].findings for i in finding.related_ids}
+        for row in proven
+        if entries.ids[row] not in confirmed
+        and decisions[row].findings
+        and all(finding.related_ids for finding in decisions[row].findings)
+    }
+    wanted = sorted(set[str]().union(*related.values()))
+    accusers: dict[str, Tier] = {}
+    for held in quarantine.list(ids=wanted) if wanted and quarantine.exists() else ():
+        accusers[held.id] = origins.of_entry(held.entry).tier
+    for entry, origin in zip(coming, origins.of_batch(coming, arriving=True), strict=True):
+        accusers[entry.id] = origin.tier
+    stay = {
+        row
+        for row, ids in related.items()
+        if tiers[row] > max((accusers[i] for i in ids if i in accusers), default=Tier.UNKNOWN)
+    }
+    if not stay:
+        return entries, decisions
+    logger.warning("%d entries stay, since only entries of lower tiers accuse them", len(stay))
+    rows = [row for row in range(len(entries)) if row not in stay]
+    return entries.take(rows), [decisions[row] for row in rows]
+
+
+def _replaced(
+    keeper: Keeper[Any], batch: Batch, replacing: Sequence[str], versions: Sequence[NewVersion]
+) -> Mapping[int, Sequence[Entry]]:
+    """Return the visible stored entries that each entry takes the place of, by row."""
+    older = {i: version.older for version in versions for i in version.ids}
+    takes = {row: {i, *older.get(i, replacing)} for row, i in enumerate(batch.ids)}
+    known = keeper.guard.writes.known(sorted(set[str]().union(*takes.values())))
+    if not known:
+        return {}
+    there = {
+        entry.id: entry
+        for entry in keeper.stored(list(known)).entries
+        if not keeper.mask.covers(entry)
+    }
+    return {row: [there[i] for i in ids if i in there] for row, ids in takes.items()}
+
+
+def _why_not(new: Origin, old: Origin) -> str | None:
+    """Return why an entry does not replace another; ``None`` if it may."""
+    if new.tier < old.tier:
+        return (
+            f"it would replace an entry of the tier {old.tier} ({old.why}), and its own tier is "
+            f"{new.tier} ({new.why})"
+        )
+    if old.tier > Tier.UNKNOWN and new.at is not None and old.at is not None and new.at < old.at:
+        return f"it would replace a later entry: {new.why}, the other {old.why}"
+    return None
