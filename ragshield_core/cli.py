@@ -40,6 +40,10 @@ COMMANDS = {
         f"{TOOLS}.review.sources_command:sources_app",
         "Decide on new sources, or mass attacks.",
     ),
+    "origin": (
+        f"{TOOLS}.review.origin_command:origin_app",
+        "Say who vouches for entries of a store.",
+    ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
     "detectors": (
         f"{TOOLS}.detectors_command:detectors_app",

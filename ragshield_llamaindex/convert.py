@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.model.claims import FLAG_KEY, HIDDEN_KEY, NODE_KEY
+from ragshield_core.model.claims import FLAG_KEY, HIDDEN_KEY, NODE_KEY, STAMP_KEY
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
@@ -495,6 +495,10 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         if good:  # with its windows as admitted
             keys = window_keys(node.metadata, text_of(node))
             kept.append(with_metadata(node, {k: metadata[k] for k in keys if k in metadata}))
+            if metadata.get(STAMP_KEY) != node.metadata.get(STAMP_KEY):  # it keeps its proof
+                proven = {k: v for k, v in metadata.items() if k not in (NODE_KEY, STAMP_KEY)}
+                stamp = {STAMP_KEY: metadata[STAMP_KEY]}
+                kept[-1] = with_unread(with_metadata(kept[-1], proven), stamp)
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     names = {
         decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))

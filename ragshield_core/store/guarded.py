@@ -14,6 +14,7 @@ from ragshield_core.model.arguments import expect_ids
 from ragshield_core.store import recalling, reviewing
 from ragshield_core.store.inner import in_thread
 from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.outranked import origins_in
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ragshield_core.guard import Guard
     from ragshield_core.model.entries import Batch
     from ragshield_core.model.findings import Decision, Report
+    from ragshield_core.origin import Origin
     from ragshield_core.quarantine import HeldEntry, Quarantine
     from ragshield_core.tools.audit import ScanReport
 
@@ -289,6 +291,37 @@ class Guarded:
         return self._keeper.run(recalling.recall, self._keeper, ids, decisions, by, note)
 
     arecall = in_worker(recall)
+
+    def origins(self, ids: Sequence[str] | None = None) -> dict[str, Origin]:
+        """Return who vouches for stored entries, by the keys in ``guard.origins``.
+
+        Parameters
+        ----------
+        ids
+            Ids of stored entries; missing and held ones are left out. ``None`` reads the whole
+            store, part by part.
+        """
+        if ids is not None:
+            expect_ids(ids)
+        return self._keeper.run(origins_in, self._keeper, ids)
+
+    aorigins = in_worker(origins)
+
+    def vouched_by(self, key: str) -> tuple[str, ...]:
+        """Return the ids of all stored entries that a key vouches for, directly or not.
+
+        A revoked key vouches for nothing any more, and its entries are still listed:
+        ``store.recall(store.vouched_by("wiki"))`` takes them out. Entries that were made from those
+        of the key are among them. The whole store is read.
+
+        Parameters
+        ----------
+        key
+            Its name in ``guard.origins``.
+        """
+        return tuple(i for i, origin in self.origins().items() if key in origin.keys)
+
+    avouched_by = in_worker(vouched_by)
 
     def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
         """Delete held entries for good; live entries under the same ids stay.

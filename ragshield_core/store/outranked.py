@@ -16,6 +16,7 @@ from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict
 from ragshield_core.origin import Origin, Tier
+from ragshield_core.store.inner import PART
 
 if TYPE_CHECKING:
     from ragshield_core.store.keeper import Keeper
@@ -77,6 +78,17 @@ def held_below(
     guard.quarantine.hold(batch.take(rows), list(changed.values()))
     logger.warning("%d entries are held for their origin", len(rows))
     return report
+
+
+def origins_in(keeper: Keeper[Any], ids: Sequence[str] | None) -> dict[str, Origin]:
+    """Return the origin of visible stored entries by id; ``None`` for all ids."""
+    wanted = list(dict.fromkeys(keeper.ids() if ids is None else ids))
+    found: dict[str, Origin] = {}
+    for start in range(0, len(wanted), PART):
+        there = keeper.stored(wanted[start : start + PART]).entries
+        visible = [entry for entry in there if not keeper.mask.covers(entry)]
+        found |= {entry.id: keeper.guard.origins.of_entry(entry) for entry in visible}
+    return found
 
 
 def spared(

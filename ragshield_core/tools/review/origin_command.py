@@ -1,0 +1,99 @@
+"""``ragshield origin``: who vouches for entries, and what a key has vouched for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.findings import printable
+from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.options import AsListing, By, Into, Listing, Note, live_store
+
+SHOWN = 200
+
+origin_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Say who vouches for entries of a store."
+)
+console = Console()
+
+Key = Annotated[str, typer.Argument(help="Name of the key, as in the settings.")]
+
+
+@origin_app.command()
+def show(
+    ids: Annotated[list[str], typer.Argument(help="Ids of entries, such as those of an answer.")],
+    *,
+    into: Into = None,
+    form: AsListing = Listing.TABLE,
+) -> None:
+    """Say who vouches for entries, and how many others come from the same place."""
+    store = _store(into)
+    found = store.origins(ids)
+    every = store.origins(None)
+    places = Counter((one.key, one.source) for one in every.values())
+    rows = [
+        {
+            "id": i,
+            "origin": str(one),
+            "source": one.source,
+            "why": one.why,
+            "from_the_same": places[one.key, one.source],
+        }
+        for i, one in found.items()
+    ]
+    if form is Listing.JSON:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("entry", "origin", "source", "others", "why")
+    for row in rows:
+        others = str(max(0, row["from_the_same"] - 1)) if row["source"] else ""
+        cells = (row["id"], row["origin"], row["source"] or "", others, row["why"])
+        table.add_row(*(Text(printable(str(cell), SHOWN)) for cell in cells))
+    console.print(table)
+    if missing := len(set(ids)) - len(found):
+        typer.echo(f"{missing} of the ids are not in the store.")
+
+
+@origin_app.command("list")
+def list_entries(key: Key, *, into: Into = None, form: AsListing = Listing.TABLE) -> None:
+    """Print the ids of all entries that a key vouches for, also of a revoked one."""
+    found = _store(into).vouched_by(key)
+    if form is Listing.JSON:
+        typer.echo(json.dumps(found))
+        return
+    for entry_id in found:
+        typer.echo(printable(entry_id, SHOWN))
+    typer.echo(f"{len(found)} entries are vouched for by {printable(key, SHOWN)!r}.", err=True)
+
+
+@origin_app.command()
+def recall(key: Key, *, into: Into = None, by: By = "cli", note: Note = None) -> None:
+    """Move all entries that a key vouches for to quarantine, such as those of a stolen key."""
+    store = _store(into)
+    gone = store.recall(store.vouched_by(key), by=by, note=note or f"vouched for by {key}")
+    typer.echo(f"{len(gone)} entries were moved to quarantine; ragshield quarantine cases")
+
+
+def _store(into: str | None) -> Any:
+    if into is None:
+        msg = (
+            "origins are read from the store; name your guarded store with --into module:object, "
+            "or in the settings."
+        )
+        raise ConfigurationError(msg)
+    with modules_here():
+        store = live_store(into, "origins", "vouched_by", "recall")
+    if not store.guard.origins:
+        msg = (
+            f"the guard of {into!r} knows no keys; set guard.origins, or [origins.NAME] in the "
+            "settings that Guard.from_config reads."
+        )
+        raise ConfigurationError(msg)
+    return store
