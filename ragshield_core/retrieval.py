@@ -97,7 +97,7 @@ class RetrievalGuard:
     origins
         The keys that may vouch for passages; ``None``, the default, for none.
     least_tier
-        Passages of a lower tier are dropped, whatever they say; the default drops none.
+        Passages of a lower tier are dropped without a look at their text; the default drops none.
 
     Notes
     -----

@@ -15,7 +15,8 @@ from ragshield_langchain.convert import copied
 class OriginStamper(BaseDocumentTransformer):
     """Stamp documents, so that a guarded store knows who vouches for them.
 
-    Put it last, after the splitter: a guard holds what is changed after it was stamped.
+    Put it last, after the splitter: a guard holds entries that are changed after they were
+    stamped.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ class OriginStamper(BaseDocumentTransformer):
         a stamped document in another's place. LangChain's ``index`` gives documents new ids: pass
         False there.
     derived_from
-        For summaries and the like: the verified origins of what they were made from, see
+        For summaries and the like: the verified origins of their inputs, see
         :meth:`ragshield_core.origin.OriginKey.stamp`.
 
     Examples

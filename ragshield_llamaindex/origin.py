@@ -17,8 +17,8 @@ from ragshield_llamaindex.stable_ids import is_random
 class OriginStamper(TransformComponent):
     """Stamp nodes, so that a guarded index or store knows who vouches for them.
 
-    Put it behind the node parser and all extractors: a guard holds what is changed after it was
-    stamped. No model reads the stamp.
+    Put it behind the node parser and all extractors: a guard holds entries that are changed
+    after they were stamped. No model reads the stamp.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class OriginStamper(TransformComponent):
         Whether a stamp counts for the id of its node only, unless that is random: then nobody can
         put a stamped node in another's place. Put :class:`StableIds` in front, if anything.
     derived_from
-        For summaries and the like: the verified origins of what they were made from, see
+        For summaries and the like: the verified origins of their inputs, see
         :meth:`ragshield_core.origin.OriginKey.stamp`.
 
     Examples

@@ -56,7 +56,7 @@ class Voucher:
     Parameters
     ----------
     tier
-        How far what it vouches for is trusted.
+        Trust in the entries that it vouches for.
     secrets
         Secrets of HMAC keys. More than one while a key is rotated: any of them verifies.
     public_keys
@@ -142,7 +142,7 @@ class _Statement(BaseModel):
 
 
 class Origins:
-    """The keys that are known here, and what they vouch for.
+    """The keys that are known here, and the entries that they vouch for.
 
     Nothing is stored: a stamp travels with its entry and is verified whenever it matters, so that a
     revoked key loses its effect at once.
@@ -185,7 +185,7 @@ class Origins:
         *,
         arriving: bool = False,
     ) -> Origin:
-        """Return the origin of an entry; never raises, whatever the metadata holds.
+        """Return the origin of an entry; never raises, for any metadata.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class Origins:
         *,
         arriving: bool,
     ) -> Origin:
-        """Return what a statement says that a key has signed, if it fits the entry."""
+        """Return the origin by a signed statement, if it fits the entry."""
         try:
             said = checked(json_of(payload, WHERE, WAY_OUT), _Statement, WHERE, WAY_OUT)
             subject, predicate = said.subject[0], said.predicate

@@ -34,7 +34,7 @@ class OriginKey:
     name
         The name under which the settings of guards know the key, such as ``"wiki-connector"``.
     secret
-        Shared with the guards: at least 16 bytes, for HMAC-SHA256. Whoever can verify can stamp.
+        Shared with the guards: at least 16 bytes, for HMAC-SHA256. Guards could stamp with it, too.
     private_key
         An Ed25519 key in a PEM file that only its owner can read, as ``ragshield attest keys``
         makes; guards need the public half only. Needs ``pip install 'ragshield[attest]'``.
@@ -88,8 +88,8 @@ class OriginKey:
         """Return a stamp for an entry, to be kept under ``metadata["ragshield_stamp"]``.
 
         It is an in-toto statement in a DSSE envelope. Stamp last, after texts are split and
-        metadata is complete: text and all metadata are signed, and a guard holds what was changed
-        since.
+        metadata is complete: text and all metadata are signed, and a guard holds entries that were
+        changed since.
 
         Parameters
         ----------

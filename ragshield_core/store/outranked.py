@@ -37,8 +37,8 @@ def held_below(
 
     Detectors are not told: such an entry need not look like poison, and a person decides. Released
     entries are not held again. An entry that comes again without its proof keeps the metadata that
-    proves it. ``stored`` entries have come past the guard: they replaced what
-    nobody can compare them with any more.
+    proves it. ``stored`` entries have come past the guard: the texts that they replaced
+    are gone.
     """
     guard, batch = keeper.guard, report.batch
     if not guard.origins or not len(batch):

@@ -99,7 +99,7 @@ def knowing(
 
 
 def shown(origins: Origins, text: str, metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata that shows where a passage comes from, in place of what it claims."""
+    """Return the metadata that shows the proven origin of a passage, in place of a claim."""
     return {ORIGIN_KEY: str(origins.of(text, metadata))}
 
 

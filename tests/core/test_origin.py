@@ -1,4 +1,4 @@
-"""Stamps of origin: what they prove, what breaks them, and hostile ones."""
+"""Stamps of origin: proofs, broken stamps and hostile ones."""
 
 import base64
 import json
@@ -102,7 +102,7 @@ def test_both_keys_verify_while_a_key_is_rotated():
         assert both.of(TEXT, stamped(OriginKey("wiki", secret=secret))).tier is Tier.TRUSTED
 
 
-def test_a_revoked_key_proves_nothing_and_still_says_what_it_vouched_for():
+def test_a_revoked_key_proves_nothing_and_is_still_named():
     revoked = origins(wiki=Voucher(tier="trusted", secrets=(SECRET,), revoked=True))
     found = revoked.of(TEXT, stamped())
     assert (found.tier, found.key, found.broken) == (Tier.UNKNOWN, "wiki", False)
@@ -132,7 +132,7 @@ def test_a_text_made_from_many_unproven_ones_is_unproven():
     assert origins().of(TEXT, stamped(derived_from=many)).tier is Tier.UNKNOWN
 
 
-def test_a_revoked_input_takes_the_tier_from_what_was_made_from_it():
+def test_a_text_made_from_one_of_a_revoked_key_loses_its_tier():
     letter = origins().of(TEXT, stamped(MAIL))
     summary = stamped(derived_from=[letter])
     assert origins().of(TEXT, summary).tier is Tier.KNOWN

@@ -38,9 +38,11 @@ STORES = """
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from ragshield_core import Guard, Quarantine
+from ragshield_core.origin import Origins, Voucher
 from ragshield_langchain import GuardedVectorStore
 inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=16))
 guarded = GuardedVectorStore(inner, guard=Guard.default(quarantine=Quarantine("sqlite:///quarantine.db")))
+guarded.guard.origins = Origins({"wiki": Voucher(secrets=(b"sixteen bytes or more",))})
 """
 
 

@@ -140,7 +140,7 @@ def test_raising_policies_raise():
     assert text_of(store) == [PAGE.page_content]
 
 
-def test_what_was_replaced_past_the_guard_is_not_held_for_its_stamp(store):
+def test_an_entry_that_came_past_the_guard_is_not_held_for_its_stamp(store):
     store.inner.add_documents([stamped(FEES)])
     store.reconcile(adopt=True)
     assert len(store.get_by_ids(["fees"])) == 1
@@ -235,7 +235,7 @@ def test_text_under_keys_of_ours_is_judged():
     assert context_of(stamped(PAGE).metadata) is None
 
 
-# What a key has vouched for
+# Entries of one key
 
 
 def test_a_stolen_key_lists_and_recalls(store):

@@ -1,4 +1,4 @@
-"""``ragshield origin``: who vouches for entries, and what a key has vouched for."""
+"""``ragshield origin``: who vouches for entries, and all entries of a key."""
 
 from __future__ import annotations
 
@@ -28,15 +28,20 @@ Key = Annotated[str, typer.Argument(help="Name of the key, as in the settings.")
 
 @origin_app.command()
 def show(
-    ids: Annotated[list[str], typer.Argument(help="Ids of entries, such as those of an answer.")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of entries, such as those of an answer.")
+    ] = None,
     *,
     into: Into = None,
     form: AsListing = Listing.TABLE,
 ) -> None:
-    """Say who vouches for entries, and how many others come from the same place."""
+    """Say who vouches for entries, and how many others come from the same place.
+
+    Without ids, it says so of all entries.
+    """
     store = _store(into)
-    found = store.origins(ids)
-    every = store.origins(None)
+    every = store.origins()
+    found = {i: every[i] for i in dict.fromkeys(ids or every) if i in every}
     places = Counter((one.key, one.source) for one in every.values())
     rows = [
         {
@@ -57,7 +62,7 @@ def show(
         cells = (row["id"], row["origin"], row["source"] or "", others, row["why"])
         table.add_row(*(Text(printable(str(cell), SHOWN)) for cell in cells))
     console.print(table)
-    if missing := len(set(ids)) - len(found):
+    if missing := len(set(ids or ())) - len(found):
         typer.echo(f"{missing} of the ids are not in the store.")
 
 
