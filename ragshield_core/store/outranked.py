@@ -96,36 +96,27 @@ def spared(
 ) -> tuple[Batch, Sequence[Decision]]:
     """Return the entries to recall, without those that only entries of lower tiers accuse.
 
-    Otherwise, texts that imitate a page would take it out. The accusers are the related entries
-    that are just coming or held: stored ones were there before, and accused nobody. ``coming`` are
-    the entries of the write.
+    Otherwise, texts that imitate a page would take it out. ``coming`` are the entries of the write:
+    the stored and held ones were there before, and accused nobody. Without ``coming``, nothing is
+    spared.
     """
     origins, quarantine = keeper.guard.origins, keeper.guard.quarantine
-    if not origins or not len(entries):
+    if not origins or not len(entries) or not len(coming):
         return entries, decisions
     tiers = [origins.of_entry(entry).tier for entry in entries]
     proven = [row for row, tier in enumerate(tiers) if tier > Tier.UNKNOWN]
     if not proven:
         return entries, decisions
     confirmed = quarantine.confirmed_among(entries.take(proven))
-    related = {
-        row: {i for finding in decisions[row].findings for i in finding.related_ids}
-        for row in proven
-        if entries.ids[row] not in confirmed
-        and decisions[row].findings
-        and all(finding.related_ids for finding in decisions[row].findings)
-    }
-    wanted = sorted(set[str]().union(*related.values()))
-    accusers: dict[str, Tier] = {}
-    for held in quarantine.list(ids=wanted) if wanted and quarantine.exists() else ():
-        accusers[held.id] = origins.of_entry(held.entry).tier
-    for entry, origin in zip(coming, origins.of_batch(coming, arriving=True), strict=True):
-        accusers[entry.id] = origin.tier
-    stay = {
-        row
-        for row, ids in related.items()
-        if tiers[row] > max((accusers[i] for i in ids if i in accusers), default=Tier.UNKNOWN)
-    }
+    accusers = dict(zip(coming.ids, origins.of_batch(coming, arriving=True), strict=True))
+    stay = set()
+    for row in proven:
+        findings = decisions[row].findings
+        if entries.ids[row] in confirmed or not all(one.related_ids for one in findings):
+            continue
+        related = {i for one in findings for i in one.related_ids}.intersection(accusers)
+        if tiers[row] > max((accusers[i].tier for i in related), default=Tier.UNKNOWN):
+            stay.add(row)
     if not stay:
         return entries, decisions
     logger.warning("%d entries stay, since only entries of lower tiers accuse them", len(stay))

@@ -72,7 +72,7 @@ def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:
         found = keepable(keeper.stored(some).entries)
         report: Report = guard.screen(found)
         suspicious = [one for one in report.quarantined if one.findings]
-        recall_found(keeper, [*suspicious, *report.retroactive])
+        recall_found(keeper, [*suspicious, *report.retroactive], found)
         again = {item.entry_id for item in report.unjudged if item.failed}
         screened = [i for i in some if i not in again]
         guard.writes.screened_again(screened, sorted(again))
