@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -13,6 +15,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.printing import printable
+from ragshield_core.settings.command import apply_settings, check_settings
 
 # Group of entry points in which other packages name the functions of their commands.
 ENTRY_POINT_GROUP = "ragshield.commands"
@@ -86,12 +90,14 @@ class Commands(TyperGroup):
         """Return the names of all commands."""
         return [*COMMANDS, *sorted(_of_others())]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or a stub with its name and a line for the overview."""
-        point = _of_others().get(cmd_name)
-        if point is None and cmd_name not in COMMANDS:
+        if cmd_name in COMMANDS:
+            target, line = COMMANDS[cmd_name]
+        elif point := _of_others().get(cmd_name):
+            target, line = point.value, ""
+        else:
             return None
-        target, line = COMMANDS.get(cmd_name) or (point.value if point else "", "")
         if self.listing:
             return TyperCommand(cmd_name, help=line or OF_OURS.get(cmd_name, f"Of {target}."))
         module, _, name = target.partition(":")
@@ -105,7 +111,7 @@ class Commands(TyperGroup):
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return _readable(command)
+        return _prepared(command, ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the overview."""
@@ -116,14 +122,28 @@ class Commands(TyperGroup):
             self.listing = False
 
 
-def _readable(command: Any) -> Any:
-    """Return a command with plain help: frames and columns of types leave no room for words."""
+def _prepared(command: Any, root: Any) -> Any:
+    """Return a command with plain help, which checks all settings before it runs.
+
+    Frames and columns of types would leave no room for words.
+    """
     command.rich_markup_mode = None
+    if root is not None and not hasattr(command, "commands"):
+        command.callback = _checked(command.callback, root)
     for below in getattr(command, "commands", {}).values():
         # Click wraps a short help that is set, and cuts a derived one.
         below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
-        _readable(below)
+        _prepared(below, root)
     return command
+
+
+def _checked(run: Callable[..., Any], root: Any) -> Callable[..., Any]:
+    @wraps(run)
+    def checked(**given: Any) -> Any:
+        check_settings(root.obj)
+        return run(**given)
+
+    return checked
 
 
 def _missing(error: ImportError) -> str:
@@ -174,8 +194,6 @@ def options(
     ] = False,
 ) -> None:
     """Keep poisoned documents out of RAG knowledge bases."""
-    from ragshield_core.settings.command import apply_settings  # noqa: PLC0415 - SQLAlchemy
-
     apply_settings(context, config)
 
 
@@ -190,7 +208,5 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    from ragshield_core.model.findings import printable  # noqa: PLC0415 - NumPy: help is quicker
-
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
     raise SystemExit(2)

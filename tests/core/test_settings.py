@@ -13,7 +13,7 @@ from ragshield_core.cli import app
 from ragshield_core.database.connecting import shown
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.settings import Settings
-from ragshield_core.settings.reading import OTHERS
+from ragshield_core.settings.file import OTHERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"  # noqa: S105 - of a test

@@ -18,8 +18,9 @@ from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Finding
 from ragshield_core.model.severity import Severity
 from ragshield_core.quarantine import grouping
-from ragshield_core.quarantine.entries import HeldEntry, Status
+from ragshield_core.quarantine.entries import HeldEntry
 from ragshield_core.quarantine.rows import document_key, findings_of, seen_by, to_held
+from ragshield_core.quarantine.status import Status
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
