@@ -25,10 +25,7 @@ TOOLS = "ragshield_core.tools"
 COMMANDS = {
     "scan": (f"{TOOLS}.audit.command:scan_command", "Look for poison in a knowledge base."),
     "fit": (f"{TOOLS}.audit.command:fit_command", "Fit a guard on a knowledge base."),
-    "ingest": (
-        f"{TOOLS}.ingest.command:ingest_command",
-        "Write parquet files into a guarded store.",
-    ),
+    "guard": (f"{TOOLS}.guard.command:guard_app", "Write into a guarded store, or ask a guard."),
     "evaluate": (
         f"{TOOLS}.evaluate.command:evaluate_command",
         "Plant attacks in a corpus: what is held?",

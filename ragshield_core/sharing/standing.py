@@ -29,7 +29,8 @@ from ragshield_core.quarantine import Status as Verdict
 from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.evidence import check_journal
 from ragshield_core.screening.knowledge import SAVED, known_ids
-from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
+from ragshield_core.sharing.journal import Journal
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.state import part_of
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ragshield_core.detectors.registry import (
-    BUILT_IN,
-    FOR_RETRIEVAL,
-    ON_REQUEST,
-    AnyDetector,
-    detector_class,
-)
 from ragshield_core.tools.docstrings import plain, sections
 from ragshield_core.tools.options import AsListing, Listing
+
+if TYPE_CHECKING:
+    from ragshield_core.detectors.registry import AnyDetector
 
 WHEN = {
     "built-in": "in every guard and audit",
@@ -36,6 +32,8 @@ console = Console()
 @detectors_app.command("list")
 def list_detectors(*, form: AsListing = Listing.TABLE) -> None:
     """List detectors with their targets, needs, times of judging and taxonomy."""
+    from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL, ON_REQUEST
+
     found = [_summary(one) for one in (BUILT_IN | ON_REQUEST | FOR_RETRIEVAL).values()]
     if form is Listing.JSON:
         typer.echo(json.dumps(found, indent=2))
@@ -52,6 +50,8 @@ def explain(
     name: Annotated[str, typer.Argument(help="Of the detector, as the list has it.")],
 ) -> None:
     """Explain a detector: how it judges, its limits, its threshold."""
+    from ragshield_core.detectors.registry import FOR_RETRIEVAL, detector_class
+
     detector = FOR_RETRIEVAL.get(name) or detector_class(name)
     one, parts = _summary(detector), sections(detector)
     told = [f"{name}: {one['looks_for']}"]
@@ -72,6 +72,8 @@ def explain(
 
 def _summary(detector: type[AnyDetector]) -> dict[str, Any]:
     """Return a detector's values in the list, JSON-ready."""
+    from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL
+
     name = detector.name
     kind = "retrieval" if name in FOR_RETRIEVAL else "on request"
     threshold = getattr(detector, "default_threshold", None)

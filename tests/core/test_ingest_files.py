@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from ragshield_core.cli import app
 from ragshield_core.model.errors import ConfigurationError, OvertakenError, SourceError
 from ragshield_core.tools.audit import Parts
-from ragshield_core.tools.ingest import Ingested, ingest
-from ragshield_core.tools.ingest.ingest import opened
+from ragshield_core.tools.guard.ingest import Ingested, ingest, opened
 
 # A store that notes each row in a file of its own process, and fails at a row that it is told.
 NOTED = """

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.model.errors import ConfigurationError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import Into, StoreOptions, live_store, takes
 

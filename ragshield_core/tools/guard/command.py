@@ -1,4 +1,4 @@
-"""``ragshield ingest``: write parquet files into a guarded store."""
+"""``ragshield guard``: commands that act on a guard."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from ragshield_core.tools.audit.command import (
     no_crash_looks_like_a_finding,
     progress_bar,
 )
-from ragshield_core.tools.audit.partitioned.plan import Parts
-from ragshield_core.tools.ingest.ingest import BATCH_ROWS, ingest
+from ragshield_core.tools.defaults import BATCH_ROWS
 from ragshield_core.tools.options import takes
 
+guard_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Write into a guarded store, or ask a guard."
+)
 
+
+@guard_app.command("ingest")
 @takes(ColumnOptions)
 def ingest_command(
     columns: ColumnOptions,
@@ -43,6 +47,9 @@ def ingest_command(
 
     Exit code 0: done; 2: an error.
     """
+    from ragshield_core.tools.audit.partitioned.plan import Parts
+    from ragshield_core.tools.guard.ingest import ingest
+
     with no_crash_looks_like_a_finding():
         parts = Parts(path=data, columns=columns.columns, work_dir=work_dir)
         with progress_bar() as tell:
