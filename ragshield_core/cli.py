@@ -46,6 +46,10 @@ COMMANDS = {
         f"{TOOLS}.detectors_command:detectors_app",
         "Say what detectors look for.",
     ),
+    "explain": (
+        f"{TOOLS}.review.explain_command:explain_command",
+        "Explain a detector, or what became of an entry.",
+    ),
     "init": (f"{TOOLS}.init_command:init_command", "Write a file of settings to begin with."),
     "config": ("ragshield_core.settings.command:config_app", "Settings of file and environment."),
     "rules": (

@@ -76,6 +76,18 @@ def status_of(
     if there is no guard or no readable snapshot, and QuarantineError if its rows have another
     key, or were set back.
     """
+    return status_and_known(session, url, namespace, lease=lease, digests=digests)[0]
+
+
+def status_and_known(
+    session: Session,
+    url: str,
+    namespace: str,
+    *,
+    lease: float = DEFAULT_LEASE,
+    digests: Digests | None = None,
+) -> tuple[GuardStatus, set[str]]:
+    """Return the status as :func:`status_of` does, and the ids of the known entries."""
     digests = digests if digests is not None else Digests(given_key(None))
     journal = Journal(namespace, lease=lease, digests=digests)
     snapshots = Snapshots(namespace, digests=digests)
@@ -83,11 +95,12 @@ def status_of(
     held = select(func.count()).where(
         HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
     )
-    return state.status(
+    status = state.status(
         standing(session, journal, snapshots, position, url),
         snapshot,
         int(session.scalar(held) or 0),
     )
+    return status, state.known
 
 
 def questions_of(

@@ -21,6 +21,7 @@ from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import named_object
 
 if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
     from ragshield_core.quarantine import Quarantine
 
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
@@ -110,6 +111,31 @@ class StoreOptions(Tenant):
         from ragshield_core.quarantine import Quarantine
 
         return Quarantine(self.database, namespace=self.namespace, store=self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """The options that choose guards."""
+
+    database: DatabaseUrl = DEFAULT_URL
+    namespace: Annotated[
+        str | None, typer.Option(help="Of the tenant; default: all in a list, or the only one.")
+    ] = None
+
+    def opened(self) -> Guard:
+        """Return the chosen guard; a missing one is an error, never created."""
+        from ragshield_core.database.read_only import read_only
+        from ragshield_core.guard import Guard
+        from ragshield_core.sharing.standing import namespaces, questions_of
+
+        with read_only(self.database) as session:
+            found = namespaces(session)
+            if self.namespace is None and len(found) > 1:
+                msg = f"there are {len(found)} guards; choose one with --namespace."
+                raise ConfigurationError(msg)
+            chosen = self.namespace or next(iter(found), "default")
+            questions_of(session, self.database, chosen)  # raises if there is no guard
+        return Guard.open(self.database, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

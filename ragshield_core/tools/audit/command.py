@@ -266,10 +266,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 else knowledge.embedder.embed,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
-        if knowledge is not None and (files := knowledge.coverage) is not None:
-            unread = tuple(f"{one.name} cannot be read: {one.why}." for one in files.of("unread"))
-            left_out = [f"{one.name} was left out: {one.why}." for one in files.of("skipped")]
-            report = replace(report, unread=unread, files=(files.summary(), *left_out))
+        if knowledge is not None:
+            report = report.covering(knowledge.coverage)
         if known is not None:
             report = without_known(report, known)
         if store is not None and knowledge is not None:
@@ -292,13 +290,19 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 "markdown": lambda: markdown(case_report(*about, now)),
             },
             report.verdict,
-            partial(_show, report, limit),
+            partial(show_report, report, limit),
             console,
         )
-    raise typer.Exit(FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH)
+    raise typer.Exit(exit_code(report))
 
 
-def _show(report: ScanReport, limit: int) -> None:
+def exit_code(report: ScanReport) -> int:
+    """Return the exit code that tells the outcome of an audit."""
+    return FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH
+
+
+def show_report(report: ScanReport, limit: int) -> None:
+    """Print the outcome of an audit for people, with the worst ``limit`` cases."""
     from ragshield_core.tools.audit.output import cases_table
 
     style = "bold red" if report.found else "bold green" if report.enough else "bold yellow"

@@ -119,7 +119,7 @@ def list_held(
     found = quarantine.list(status, narrowing=narrowing, limit=paged.limit, offset=paged.offset)
     cases = Cases(quarantine).numbers_of(found)
     if form is Listing.JSON:
-        _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
+        print_json([summary_of(held) | {"case": cases.get(held.number)} for held in found])
         return
     columns = ("entry", "case", "why")
     rows = [(held.id, str(cases.get(held.number, "")), _why_and_since(held)) for held in found]
@@ -197,9 +197,9 @@ def show(place: StoreOptions, entry_id: str, *, form: AsListing = Listing.TABLE)
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
     metadata = json.loads(metadata_json.dumps(held.entry.metadata))
-    whole = _summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text}
+    whole = summary_of(held) | {"case": case, "metadata": metadata, "text": held.entry.text}
     if form is Listing.JSON:
-        _print_json(whole)
+        print_json(whole)
         return
     table = Table(show_header=False)
     for name, value in (whole | {"findings": _why(held)}).items():
@@ -274,7 +274,7 @@ def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
     kept = tenant.opened().log
     kept.verify_lines()
     if form is Listing.JSON:
-        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
+        print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
         return
     columns = ("line", "entry", "what")
     rows = (
@@ -475,7 +475,7 @@ def _print_table(
     console.print(table)
 
 
-def _summary(held: HeldEntry) -> dict[str, Any]:
+def summary_of(held: HeldEntry) -> dict[str, Any]:
     """Return an entry as JSON-ready values, without its text and metadata."""
     from ragshield_core.model.findings import finding_to_dict
 
@@ -495,7 +495,8 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
     }
 
 
-def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
+def print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
+    """Print values for programs."""
     typer.echo(json.dumps(values, indent=2))  # escapes controls and all else outside ASCII
 
 
