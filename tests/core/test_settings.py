@@ -147,6 +147,21 @@ def test_commands_use_the_settings(tmp_path):
     assert len(json.loads(found.stdout)) == 2
 
 
+@pytest.mark.slow
+def test_a_help_shows_settings_as_written_and_refuses_none(tmp_path, monkeypatch):
+    written(tmp_path, "by = 'anna'\ndatabase = 'postgresql://me:hunter2@host/a'\nlease = 'x'\n")
+    monkeypatch.setenv("RAGSHIELD_NAMESPACE", "shop")
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = run("quarantine", "confirm", "--help").stdout
+    assert "[default: anna]" in shown
+    assert "[default: shop]" in shown
+    assert "default: (hidden)]" in shown
+    assert SECRET not in shown
+    refused = run("detectors", "list")  # which uses none of them
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "lease" in str(refused.exception)
+
+
 STORE = """
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore

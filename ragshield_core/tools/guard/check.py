@@ -63,7 +63,7 @@ class CheckReport(ScanReport):
 
 
 def check(guard: Guard, knowledge: KnowledgeBase) -> CheckReport:
-    """Return what a guard would hold of a knowledge base; nothing is learned or written.
+    """Return the decisions of a guard on a knowledge base; nothing is learned or written.
 
     Decisions of people and rules count, as in a write.
     """

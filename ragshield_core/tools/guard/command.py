@@ -75,7 +75,7 @@ def check_command(
     *,
     limit: Annotated[int, typer.Option(min=0, help="Cases to show, worst first.")] = 20,
 ) -> None:
-    """Ask a guard what it would hold; it learns nothing, and nothing is written.
+    """Ask a guard which entries it would hold; it learns nothing, and nothing is written.
 
     The gate of a pipeline. Exit code 0: nothing, and enough was judged; 1: entries would be held;
     2: an error; 3: nothing would be held, but not enough was judged.
