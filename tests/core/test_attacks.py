@@ -130,7 +130,7 @@ def test_difficulty_falls_back_to_the_hardest_step_available():
     assert hidden.at("reworded").name == "hidden instructions, reworded"
     assert all(attack.at("published") == attack for attack in ATTACKS)
     assert all("reworded" in attack.steps for attack in ATTACKS)
-    assert ATTACK_NAMES == (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
+    assert (*(attack.name for attack in ATTACKS), LABEL_FLIPS) == ATTACK_NAMES
     with pytest.raises(ValueError, match="'hard', expected one of published, reworded, blended"):
         hidden.at("hard")
 

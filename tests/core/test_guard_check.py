@@ -1,4 +1,4 @@
-"""``ragshield guard check`` and ``explain``: a guard in a database is asked, and nothing changes."""
+"""``ragshield guard check`` and ``explain`` ask a guard in a database, and change nothing."""
 
 import json
 import sqlite3
