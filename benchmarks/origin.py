@@ -249,7 +249,8 @@ changed. The goal is a share of {GOAL} at most.
 {chr(10).join(table)}
 
 {IMITATIONS} imitations of each of {n} news, which leave out {LEFT_OUT:.0%} of the words, come
-one by one without a stamp. Genuine news taken out: {without:.2f} without keys, {with_keys:.2f} with.
+one by one without a stamp. Genuine news taken out: {without:.2f} without keys, {with_keys:.2f}
+with keys.
 
 Genuine updates with a stamp, held: {held:.2f} without keys, {held_keys:.2f} with. Processor time of
 an update, in a batch of {PAGES}: {cost_keys / cost:.2f} of that without keys.

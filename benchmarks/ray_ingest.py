@@ -169,7 +169,7 @@ def main() -> None:
 Written by `benchmarks/ray_ingest.py`. Python {platform.python_version()}; 2 cores, which
 PostgreSQL shares. {len(both):,} rows of a parquet file in row groups of {group_rows:,}: clean
 passages of several corpora, and {5 * groups} raw texts of PoisonedRAG among them, in random order,
-vectors given. They come by `ragshield ingest` in writes of 100 into PGVector and `Guard.open`,
+vectors given. `ragshield guard ingest` writes 100 at once into PGVector and `Guard.open`,
 nothing known at first. The order of arrival decides as well: a run backwards shows by how much.
 "Otherwise" counts rows that the first run holds and this run does not, or the reverse. "Lost"
 counts rows that are neither stored nor held.

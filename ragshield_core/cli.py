@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -13,6 +15,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.printing import printable
+from ragshield_core.settings.command import apply_settings, check_settings
 
 # Group of entry points in which other packages name the functions of their commands.
 ENTRY_POINT_GROUP = "ragshield.commands"
@@ -21,10 +25,7 @@ TOOLS = "ragshield_core.tools"
 COMMANDS = {
     "scan": (f"{TOOLS}.audit.command:scan_command", "Look for poison in a knowledge base."),
     "fit": (f"{TOOLS}.audit.command:fit_command", "Fit a guard on a knowledge base."),
-    "ingest": (
-        f"{TOOLS}.ingest.command:ingest_command",
-        "Write parquet files into a guarded store.",
-    ),
+    "guard": (f"{TOOLS}.guard.command:guard_app", "Write into a guarded store, or ask a guard."),
     "evaluate": (
         f"{TOOLS}.evaluate.command:evaluate_command",
         "Plant attacks in a corpus: what is held?",
@@ -48,6 +49,10 @@ COMMANDS = {
     "detectors": (
         f"{TOOLS}.detectors_command:detectors_app",
         "Say what detectors look for.",
+    ),
+    "explain": (
+        f"{TOOLS}.review.explain_command:explain_command",
+        "Explain a detector, or what became of an entry.",
     ),
     "init": (f"{TOOLS}.init_command:init_command", "Write a file of settings to begin with."),
     "config": ("ragshield_core.settings.command:config_app", "Settings of file and environment."),
@@ -90,12 +95,14 @@ class Commands(TyperGroup):
         """Return the names of all commands."""
         return [*COMMANDS, *sorted(_of_others())]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or a stub with its name and a line for the overview."""
-        point = _of_others().get(cmd_name)
-        if point is None and cmd_name not in COMMANDS:
+        if cmd_name in COMMANDS:
+            target, line = COMMANDS[cmd_name]
+        elif point := _of_others().get(cmd_name):
+            target, line = point.value, ""
+        else:
             return None
-        target, line = COMMANDS.get(cmd_name) or (point.value if point else "", "")
         if self.listing:
             return TyperCommand(cmd_name, help=line or OF_OURS.get(cmd_name, f"Of {target}."))
         module, _, name = target.partition(":")
@@ -109,7 +116,7 @@ class Commands(TyperGroup):
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return _readable(command)
+        return _prepared(command, ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the overview."""
@@ -120,14 +127,28 @@ class Commands(TyperGroup):
             self.listing = False
 
 
-def _readable(command: Any) -> Any:
-    """Return a command with plain help: frames and columns of types leave no room for words."""
+def _prepared(command: Any, root: Any) -> Any:
+    """Return a command with plain help, which checks all settings before it runs.
+
+    Frames and columns of types would leave no room for words.
+    """
     command.rich_markup_mode = None
+    if root is not None and not hasattr(command, "commands"):
+        command.callback = _checked(command.callback, root)
     for below in getattr(command, "commands", {}).values():
         # Click wraps a short help that is set, and cuts a derived one.
         below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
-        _readable(below)
+        _prepared(below, root)
     return command
+
+
+def _checked(run: Callable[..., Any], root: Any) -> Callable[..., Any]:
+    @wraps(run)
+    def checked(**given: Any) -> Any:
+        check_settings(root.obj)
+        return run(**given)
+
+    return checked
 
 
 def _missing(error: ImportError) -> str:
@@ -178,8 +199,6 @@ def options(
     ] = False,
 ) -> None:
     """Keep poisoned documents out of RAG knowledge bases."""
-    from ragshield_core.settings.command import apply_settings  # noqa: PLC0415 - SQLAlchemy
-
     apply_settings(context, config)
 
 
@@ -194,7 +213,5 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    from ragshield_core.model.findings import printable  # noqa: PLC0415 - NumPy: help is quicker
-
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
     raise SystemExit(2)

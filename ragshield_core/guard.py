@@ -37,6 +37,7 @@ from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, ac
 from ragshield_core.model.policy import Policy
 from ragshield_core.origin import Origins
 from ragshield_core.screening.screening import overruled
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 
 if TYPE_CHECKING:
     from ragshield_core.calibration.calibrator import Calibrator
@@ -237,7 +238,6 @@ class Guard:
         2
         """
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415
-        from ragshield_core.sharing.journal import DEFAULT_LEASE  # noqa: PLC0415 - SQLAlchemy
         from ragshield_core.sharing.shared_writes import SharedWrites  # noqa: PLC0415
 
         if detectors is not None:

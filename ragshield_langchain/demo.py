@@ -7,24 +7,21 @@ import re
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from ragshield_core import Guard, Quarantine
-from ragshield_core.database import database_url
-from ragshield_core.model.findings import printable
-from ragshield_core.tools.evaluate.attacks import craft_passages
-from ragshield_core.tools.evaluate.help_desk import help_desk
-from ragshield_langchain.vectorstore import GuardedVectorStore
+from ragshield_core.database.naming import database_url
+from ragshield_core.model.printing import printable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from langchain_core.documents import Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.vectorstores import VectorStore
+    from numpy.typing import NDArray
 
 QUESTION = "How long does a refund take?"
 WRONG_ANSWER = "two years"
@@ -47,6 +44,11 @@ def demo(
     namespace: Annotated[str, typer.Option(help="Of the tenant, in --database.")] = "default",
 ) -> None:
     """Poison a knowledge base with and without a guard, and show what is retrieved and answered."""
+    from ragshield_core import Guard, Quarantine
+    from ragshield_core.tools.evaluate.attacks import craft_passages
+    from ragshield_core.tools.evaluate.help_desk import help_desk
+    from ragshield_langchain.vectorstore import GuardedVectorStore
+
     warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
     logging.getLogger("ragshield").setLevel(logging.ERROR)  # the tables say it all
     rows = help_desk()
@@ -88,7 +90,9 @@ def demo(
 
 def _embedded(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:
     """Return the model and one vector per text."""
-    from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
+    import numpy as np
+
+    from ragshield_langchain.minilm import MiniLMEmbeddings
 
     with console.status(f"embedding {len(texts)} texts"):
         model = MiniLMEmbeddings()
@@ -97,9 +101,9 @@ def _embedded(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:
 
 def _faiss_store(model: Embeddings, dim: int) -> Any:
     """Return an empty FAISS store as a user would make it."""
-    import faiss  # noqa: PLC0415 - an extra
-    from langchain_community.docstore.in_memory import InMemoryDocstore  # noqa: PLC0415
-    from langchain_community.vectorstores import FAISS  # noqa: PLC0415
+    import faiss
+    from langchain_community.docstore.in_memory import InMemoryDocstore
+    from langchain_community.vectorstores import FAISS
 
     return FAISS(model, faiss.IndexFlatL2(dim), InMemoryDocstore(), {})
 
@@ -126,6 +130,8 @@ def _answer(store: VectorStore, model: Embeddings) -> str:
 
     It stands for a language model, which would say the same in more words.
     """
+    import numpy as np
+
     sentences = [
         sentence
         for document in _retrieved(store)
@@ -137,6 +143,8 @@ def _answer(store: VectorStore, model: Embeddings) -> str:
 
 
 def _show_retrieved(store: VectorStore, model: Embeddings) -> None:
+    from rich.table import Table
+
     table = Table(title=Text(f"Top {TOP_K} for: {QUESTION}"))
     for column in ("entry", "text"):
         table.add_column(column)

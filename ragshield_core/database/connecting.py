@@ -13,13 +13,9 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from ragshield_core.database.naming import DEFAULT_URL
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import printable
-
-DEFAULT_URL = "sqlite:///ragshield.db"
-
-# Matches the path of a file: it has no scheme and no password, but perhaps the letter of a drive.
-_PATH = re.compile(r"([A-Za-z]:[\\/])?[^:@]+")
 
 # Execution option of a writing transaction: it waits for all other writing transactions.
 WRITES = "ragshield_writes"
@@ -42,17 +38,6 @@ SQLITE_CODES = frozenset({5, 6})
 
 # Number of attempts to switch a new file to a write-ahead log.
 WAL_TRIES = 20
-
-
-def database_url(named: str) -> str:
-    """Return the URL of a database, given its URL or the path of an SQLite file.
-
-    Examples
-    --------
-    >>> database_url("held/guard.db"), database_url("sqlite://")
-    ('sqlite:///held/guard.db', 'sqlite://')
-    """
-    return f"sqlite:///{named}" if _PATH.fullmatch(named) else named
 
 
 def in_memory(url: URL) -> bool:

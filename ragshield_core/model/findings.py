@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
+from ragshield_core.model.printing import printable as printable  # noqa: PLC0414 - with findings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -390,18 +391,3 @@ def why(decision: Decision) -> str:
     if decision.note:
         parts.append(decision.note)
     return "; ".join(parts)
-
-
-def printable(text: str, limit: int = 300) -> str:
-    """Return hostile text in a form that is safe to show: one line of at most ``limit`` characters.
-
-    Control and format characters (terminal escapes, bidirectional overrides, zero-width characters)
-    are shown as code points, so that they hide nothing. Bytes, which a text column of SQLite may
-    contain, are shown as Python writes them.
-    """
-    text = text if isinstance(text, str) else repr(text)
-    shown = "".join(
-        character if character.isprintable() else f"\\u{{{ord(character):x}}}"
-        for character in text[: limit + 1]
-    )
-    return shown if len(text) <= limit else shown[: max(0, limit - 3)] + "..."

@@ -1,21 +1,18 @@
 """Quarantine: held entries, the audit log, and the tables of review cases."""
 
-from ragshield_core.database import DEFAULT_URL
-from ragshield_core.quarantine.entries import (
-    LET_IN,
-    HeldEntry,
-    LogRecord,
-    Print,
-    Status,
-    batches_of,
-)
-from ragshield_core.quarantine.grouping import Narrowing
-from ragshield_core.quarantine.log import AuditLog
-from ragshield_core.quarantine.quarantine import Quarantine
-from ragshield_core.quarantine.rows import unkeepable
+from typing import TYPE_CHECKING
+
+from ragshield_core.lazy import attributes
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine.entries import HeldEntry, LogRecord, Print, batches_of
+    from ragshield_core.quarantine.grouping import Narrowing
+    from ragshield_core.quarantine.log import AuditLog
+    from ragshield_core.quarantine.quarantine import Quarantine
+    from ragshield_core.quarantine.rows import unkeepable
+    from ragshield_core.quarantine.status import LET_IN, Status
 
 __all__ = [
-    "DEFAULT_URL",
     "LET_IN",
     "AuditLog",
     "HeldEntry",
@@ -27,3 +24,15 @@ __all__ = [
     "batches_of",
     "unkeepable",
 ]
+
+# Module of each name: the help of commands imports no database.
+_HOMES = {
+    **dict.fromkeys(("HeldEntry", "LogRecord", "Print", "batches_of"), "entries"),
+    **dict.fromkeys(("LET_IN", "Status"), "status"),
+    "Narrowing": "grouping",
+    "AuditLog": "log",
+    "Quarantine": "quarantine",
+    "unkeepable": "rows",
+}
+
+__getattr__ = attributes(__name__, _HOMES)

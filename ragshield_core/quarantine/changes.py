@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from ragshield_core.database import table_of
 from ragshield_core.database.tables import HeadRow, HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.quarantine.digests import Digests, check_key
-from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.evidence import (
     PAGE,
     head_of,
@@ -22,6 +21,7 @@ from ragshield_core.quarantine.evidence import (
 )
 from ragshield_core.quarantine.grouping import Grouping
 from ragshield_core.quarantine.rows import now
+from ragshield_core.quarantine.status import Status
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"

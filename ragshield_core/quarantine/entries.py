@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,24 +12,10 @@ import numpy as np
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.quarantine import metadata_json
+from ragshield_core.quarantine.status import Status
 
 # Number of characters of an id to show.
 SHOWN_ID = 60
-
-
-class Status(StrEnum):
-    """Status of an entry in quarantine."""
-
-    HELD = "held"  # waits for a reviewer's decision
-    RELEASED = "released"  # judged good, back in the store
-    CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
-    SUPERSEDED = "superseded"  # a later revision, or version of its document, took its place
-    READMITTED = "readmitted"  # superseded and admitted later, or stored before a held copy
-    REPLACED = "replaced"  # replaced in the store by a text of another lineage; can be restored
-
-
-# Statuses of revisions in the store under their own id, even if copies of them are held.
-LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -33,7 +33,8 @@ from ragshield_core.database.tables import (
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, check_key
-from ragshield_core.quarantine.entries import SHOWN_ID, Status
+from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.status import Status
 
 Row = Mapping[Any, Any]
 

@@ -30,9 +30,9 @@ from ragshield_core.database import chunks, table_of
 from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow, checked
 from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, Severity, severity_by
 from ragshield_core.quarantine.digests import Digests, check_key
-from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.evidence import last_line
 from ragshield_core.quarantine.rows import decoded, document_key, encoded
+from ragshield_core.quarantine.status import Status
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 

@@ -19,7 +19,7 @@ from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Decision, printable
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.digests import Digests, given_key
-from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, Print, Status
+from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry, Print
 from ragshield_core.quarantine.evidence import last_lines_of, tampered, verify_some
 from ragshield_core.quarantine.grouping import Narrowing
 from ragshield_core.quarantine.indexes import Indexes
@@ -35,6 +35,7 @@ from ragshield_core.quarantine.rows import (
     storable,
     to_held,
 )
+from ragshield_core.quarantine.status import LET_IN, Status
 
 logger = logging.getLogger("ragshield")
 

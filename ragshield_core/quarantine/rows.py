@@ -24,7 +24,8 @@ from ragshield_core.model.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry, Status
+from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry
+from ragshield_core.quarantine.status import Status
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine.quarantine import Quarantine

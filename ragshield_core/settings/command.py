@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.settings.reading import Settings, file_of, listed
+from ragshield_core.model.printing import printable
+from ragshield_core.settings.file import file_of, written
+
+if TYPE_CHECKING:
+    from ragshield_core.settings.reading import Settings
 
 config_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Settings of file and environment."
@@ -33,6 +38,10 @@ def show_config(
     ] = "table",
 ) -> None:
     """Show every setting and its origin; passwords and keys are hidden."""
+    from rich.table import Table
+
+    from ragshield_core.settings.reading import Settings, listed
+
     path = context.obj
     found = list(listed(Settings.read(path), path))
     if form == "json":
@@ -47,26 +56,49 @@ def show_config(
     console.print(table)
 
 
+class _Default:
+    """A setting as the default of an option: read when it is used, shown by a help as written."""
+
+    def __init__(self, name: str, value: Any, read: Callable[[], Settings]) -> None:
+        self.name, self.value, self.read = name, value, read
+
+    def __call__(self) -> Any:
+        return getattr(self.read(), self.name)
+
+    def __str__(self) -> str:
+        # The URL of a database may hold a password.
+        return "(hidden)" if "@" in str(self.value) else printable(str(self.value), 100)
+
+
 def apply_settings(context: typer.Context, path: Path | None) -> None:
     """Make the settings of file and environment the defaults of all commands' options.
 
     Settings that neither sets leave a command's own default.
     """
+
+    @cache
+    def read() -> Settings:
+        from ragshield_core.settings.reading import Settings
+
+        return Settings.read(path)
+
     context.obj = path
-    settings = Settings.read(path)
-    said = {name: getattr(settings, name) for name in settings.model_fields_set}
-    context.default_map = _of(context.command, said)
+    said = {name: _Default(name, value, read) for name, value in written(path).items()}
     if called := context.invoked_subcommand:
         group: Any = context.command
-        command = group.get_command(context, called)
-        context.default_map[called] = _defaults(command, said)
+        context.default_map = {called: _defaults(group.get_command(context, called), said)}
 
 
-def _of(command: Any, said: dict[str, Any]) -> dict[str, Any]:
-    return {one.name: said[one.name] for one in command.params if one.name in said}
+def check_settings(path: Path | None) -> None:
+    """Refuse wrong settings, also those that no option of a command uses."""
+    if written(path):
+        from ragshield_core.settings.reading import Settings
+
+        Settings.read(path)
 
 
-def _defaults(command: Any, said: dict[str, Any]) -> dict[str, Any]:
+def _defaults(command: Any, said: dict[str, _Default]) -> dict[str, Any]:
     """Return defaults by name, for a command and those below it."""
     below = getattr(command, "commands", {})
-    return _of(command, said) | {name: _defaults(each, said) for name, each in below.items()}
+    own = {one.name: said[one.name] for one in command.params if one.name in said}
+    return own | {name: _defaults(each, said) for name, each in below.items()}

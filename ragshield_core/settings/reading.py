@@ -9,7 +9,6 @@ in force.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,14 +33,15 @@ from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.origin import Origins, Voucher
-
-FILE = "ragshield.toml"
-PREFIX, BELOW = "RAGSHIELD_", "__"
-FILE_VARIABLE = f"{PREFIX}CONFIG"
-# Never in the file: it would lie beside the database whose log the keys protect.
-SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY", f"{PREFIX}WEBHOOK_SECRET")
-# Known variables that are no settings: the file's name, and places for tests and benchmarks.
-OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA", f"{PREFIX}TEST_POSTGRES")
+from ragshield_core.settings.file import (
+    BELOW,
+    OTHERS,
+    PREFIX,
+    SECRETS,
+    file_of,
+    named,
+    parsed,
+)
 
 
 class Vouching(BaseModel):
@@ -61,7 +61,7 @@ class Vouching(BaseModel):
             secret = os.environ.get(variable)
             if not secret:
                 msg = (
-                    f"origin {_named(name)} takes its secret from {_named(variable)}, which is not "
+                    f"origin {named(name)} takes its secret from {named(variable)}, which is not "
                     "set; set it, or name another variable."
                 )
                 raise ConfigurationError(msg)
@@ -163,7 +163,7 @@ class Settings(BaseSettings):
         """
         file = file_of(path)
         _check_variables()
-        of_file: Mapping[str, Any] = {} if file is None else _parsed(file)
+        of_file: Mapping[str, Any] = {} if file is None else parsed(file)
 
         class OfFile(cls):  # type: ignore[valid-type, misc]
             model_config = SettingsConfigDict(toml_file=file)
@@ -195,8 +195,8 @@ class Settings(BaseSettings):
 
     @field_validator("database")
     @classmethod
-    def _is_url(cls, named: str) -> str:
-        url = database_url(named)
+    def _is_url(cls, given: str) -> str:
+        url = database_url(given)
         try:
             shown(url)
         except ArgumentError:  # its message would quote the URL with its password
@@ -216,7 +216,7 @@ class Settings(BaseSettings):
     def _are_built_in(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for name in names or ():
             if name not in BUILT_IN:
-                msg = f"{_named(name)} is no built-in detector; {_nearest(name, BUILT_IN)}"
+                msg = f"{named(name)} is no built-in detector; {_nearest(name, BUILT_IN)}"
                 raise ValueError(msg)
         if names is not None and len(set(names)) < max(1, len(names)):
             msg = "expected at least one detector, and none twice"
@@ -230,7 +230,7 @@ def listed(settings: Settings, path: str | Path | None = None) -> Iterator[tuple
     Values are for display, without secrets.
     """
     file = file_of(path)
-    of_file = {} if file is None else dict(_flat(_parsed(file)))
+    of_file = {} if file is None else dict(_flat(parsed(file)))
     for name, value in _flat(settings.model_dump(mode="json")):
         variable, origin = _variable(name), "default"
         if any(key.upper() == variable for key in os.environ):
@@ -241,33 +241,6 @@ def listed(settings: Settings, path: str | Path | None = None) -> Iterator[tuple
     for variable in SECRETS:
         name, there = variable.removeprefix(PREFIX).lower(), bool(os.environ.get(variable))
         yield name, "(set, hidden)" if there else "(not set)", variable if there else "default"
-
-
-def file_of(path: str | Path | None = None) -> Path | None:
-    """Return the file of the settings, if there is one.
-
-    Raises
-    ------
-    ConfigurationError
-        If a named file does not exist.
-    """
-    named = path if path is not None else os.environ.get(FILE_VARIABLE)
-    if not named:
-        return Path(FILE) if Path(FILE).is_file() else None
-    if not Path(named).is_file():
-        by = "" if path is not None else f", which {FILE_VARIABLE} names,"
-        msg = f"the file {_named(str(named))}{by} is not there; make it, or name another."
-        raise ConfigurationError(msg)
-    return Path(named)
-
-
-def _parsed(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        where = f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
-        msg = f"{file} cannot be read as TOML{where}; see docs/configuration.md for its keys."
-        raise ConfigurationError(msg) from None
 
 
 def _known() -> dict[str, list[str]]:
@@ -304,7 +277,7 @@ def _check_variables() -> None:
     for variable in os.environ:
         if variable.upper().startswith(PREFIX) and variable.upper() not in known:
             msg = (
-                f"the environment variable {_named(variable)} is no setting; "
+                f"the environment variable {named(variable)} is no setting; "
                 f"{_nearest(variable.upper(), known)}"
             )
             raise ConfigurationError(msg)
@@ -323,13 +296,13 @@ def _said(error: ValidationError, file: Path | None, of_file: Mapping[str, Any])
         if one["type"] == "extra_forbidden":
             secret = _variable(path[0]) in SECRETS
             problem = (
-                f"{_named(path[0])} belongs in no file; set {_variable(path[0])} instead"
+                f"{named(path[0])} belongs in no file; set {_variable(path[0])} instead"
                 if secret
-                else f"{_named(name)} is no setting; "
+                else f"{named(name)} is no setting; "
                 + _nearest(path[-1], known.get(path[0], known))
             )
         else:
-            problem = f"{_named(name)}: {one['msg'].removeprefix('Value error, ')}"
+            problem = f"{named(name)}: {one['msg'].removeprefix('Value error, ')}"
         problems.append(where + problem)
     return "; ".join(problems)
 
@@ -337,10 +310,6 @@ def _said(error: ValidationError, file: Path | None, of_file: Mapping[str, Any])
 def _nearest(name: str, known: Any) -> str:
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
-
-
-def _named(name: str) -> str:
-    return repr(printable(name, 100))
 
 
 def _value(name: str, value: Any) -> str:

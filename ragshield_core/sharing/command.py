@@ -10,14 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.database import DEFAULT_URL, database_url
-from ragshield_core.database.connecting import shown as url_shown
-from ragshield_core.database.read_only import read_only
+from ragshield_core.database.naming import DEFAULT_URL, database_url
 from ragshield_core.model.errors import RAGShieldError
-from ragshield_core.model.findings import printable
-from ragshield_core.screening.screening import crash
-from ragshield_core.sharing.journal import DEFAULT_LEASE
-from ragshield_core.sharing.standing import namespaces, status_of
+from ragshield_core.model.printing import printable
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 
 FINE, LOOK, ERROR = 0, 1, 2
 
@@ -55,11 +51,17 @@ def status_command(
     except RAGShieldError as error:
         code = _failed(str(error))
     except Exception as error:  # noqa: BLE001 - Python's own code for a crash is that of LOOK
+        from ragshield_core.database.connecting import shown as url_shown
+        from ragshield_core.screening.screening import crash
+
         code = _failed(f"{url_shown(database)} cannot be read ({crash(error)}).")
     raise typer.Exit(code)
 
 
 def _shown(url: str, namespace: str | None, lease: float, *, as_json: bool) -> int:
+    from ragshield_core.database.read_only import read_only
+    from ragshield_core.sharing.standing import namespaces, status_of
+
     with read_only(url) as session:
         if namespace is None:
             found = namespaces(session)

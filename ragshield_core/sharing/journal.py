@@ -40,12 +40,10 @@ from ragshield_core.learning.status import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read, written
 from ragshield_core.sharing.snapshots import KEPT
 
-# Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
-# swaps; the pending events of a crashed writer wait as long.
-DEFAULT_LEASE = 30.0
 LONGEST_HOST = 20
 # Prefix of the writer that recalibrates in the named process: one at a time.
 MEASURES = "thresholds of "

@@ -38,7 +38,8 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.heartbeat import Heartbeat
-from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
+from ragshield_core.sharing.journal import MEASURES, Journal, new_writer
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.sharing.turns import BEATS, PAUSE, Turns

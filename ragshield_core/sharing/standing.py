@@ -29,7 +29,8 @@ from ragshield_core.quarantine import Status as Verdict
 from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.evidence import check_journal
 from ragshield_core.screening.knowledge import SAVED, known_ids
-from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
+from ragshield_core.sharing.journal import Journal
+from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.state import part_of
 
@@ -75,6 +76,18 @@ def status_of(
     if there is no guard or no readable snapshot, and QuarantineError if its rows have another
     key, or were set back.
     """
+    return status_and_known(session, url, namespace, lease=lease, digests=digests)[0]
+
+
+def status_and_known(
+    session: Session,
+    url: str,
+    namespace: str,
+    *,
+    lease: float = DEFAULT_LEASE,
+    digests: Digests | None = None,
+) -> tuple[GuardStatus, set[str]]:
+    """Return the status as :func:`status_of` does, and the ids of the known entries."""
     digests = digests if digests is not None else Digests(given_key(None))
     journal = Journal(namespace, lease=lease, digests=digests)
     snapshots = Snapshots(namespace, digests=digests)
@@ -82,11 +95,12 @@ def status_of(
     held = select(func.count()).where(
         HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
     )
-    return state.status(
+    status = state.status(
         standing(session, journal, snapshots, position, url),
         snapshot,
         int(session.scalar(held) or 0),
     )
+    return status, state.known
 
 
 def questions_of(

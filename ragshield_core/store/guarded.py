@@ -116,7 +116,7 @@ class Guarded:
     ) -> Report:
         """Screen the rows of a table, and store those that are admitted, as documents or nodes.
 
-        ``ragshield ingest`` writes whole files by it.
+        ``ragshield guard ingest`` writes whole files by it.
 
         Parameters
         ----------

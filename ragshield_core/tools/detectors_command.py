@@ -1,25 +1,21 @@
-"""``ragshield detectors``: commands that list and explain detectors."""
+"""``ragshield detectors``: the command that lists detectors, and their explanations."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ragshield_core.detectors.registry import (
-    BUILT_IN,
-    FOR_RETRIEVAL,
-    ON_REQUEST,
-    AnyDetector,
-    detector_class,
-)
 from ragshield_core.tools.docstrings import plain, sections
 from ragshield_core.tools.options import AsListing, Listing
+
+if TYPE_CHECKING:
+    from ragshield_core.detectors.registry import AnyDetector
 
 WHEN = {
     "built-in": "in every guard and audit",
@@ -33,9 +29,16 @@ detectors_app = typer.Typer(
 console = Console()
 
 
+@detectors_app.callback()
+def _options() -> None:
+    """Say what detectors look for; `ragshield explain NAME` has more."""
+
+
 @detectors_app.command("list")
 def list_detectors(*, form: AsListing = Listing.TABLE) -> None:
     """List detectors with their targets, needs, times of judging and taxonomy."""
+    from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL, ON_REQUEST
+
     found = [_summary(one) for one in (BUILT_IN | ON_REQUEST | FOR_RETRIEVAL).values()]
     if form is Listing.JSON:
         typer.echo(json.dumps(found, indent=2))
@@ -47,18 +50,15 @@ def list_detectors(*, form: AsListing = Listing.TABLE) -> None:
             console.print(Padding(Text(line), (0, 0, 0, 4)))
 
 
-@detectors_app.command()
-def explain(
-    name: Annotated[str, typer.Argument(help="Of the detector, as the list has it.")],
-) -> None:
-    """Explain a detector: how it judges, its limits, its threshold."""
-    detector = FOR_RETRIEVAL.get(name) or detector_class(name)
+def explained(detector: type[AnyDetector]) -> list[str]:
+    """Return paragraphs about a detector: how it judges, its limits, its threshold."""
     one, parts = _summary(detector), sections(detector)
-    told = [f"{name}: {one['looks_for']}"]
+    told = [f"{detector.name}: {one['looks_for']}"]
     told += _paragraphs(parts[""])[1:]
     if "Notes" in parts:
         told += ["Limits and notes", *_paragraphs(parts["Notes"])]
-    told += [
+    return [
+        *told,
         f"Needs: {', '.join(one['needs'])}. Judges {WHEN[one['kind']]}.",
         (
             f"Threshold without a calibration: {one['threshold']}; a calibration sets it by the "
@@ -66,12 +66,12 @@ def explain(
         ),
         f"Taxonomy: {', '.join(one['taxonomy'])}",
     ]
-    for paragraph in told:
-        console.print(paragraph, "", sep="\n", markup=False, highlight=False)
 
 
 def _summary(detector: type[AnyDetector]) -> dict[str, Any]:
     """Return a detector's values in the list, JSON-ready."""
+    from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL
+
     name = detector.name
     kind = "retrieval" if name in FOR_RETRIEVAL else "on request"
     threshold = getattr(detector, "default_threshold", None)

@@ -7,14 +7,16 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
 from ragshield_core.model.errors import ConfigurationError
-from ragshield_core.settings.reading import FILE, SECRETS, Settings
+from ragshield_core.settings.file import FILE, SECRETS
 from ragshield_core.tools.docstrings import parameters
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 HEAD = f"""Settings of RAGShield, each with its default. Take the "# " from those that you change.
 RAGSHIELD_NAME is stronger than this file, RAGSHIELD_POLICY__NAME than its policy.
@@ -51,6 +53,8 @@ def init_command(
 
 def settings_file() -> str:
     """Return the text of the file of settings."""
+    from ragshield_core.settings.reading import Settings
+
     lines = [_comment(HEAD), "", *_settings(Settings)]
     for name, field in Settings.model_fields.items():
         kind: Any = field.annotation
@@ -84,4 +88,6 @@ def _comment(text: str) -> str:
 
 
 def _is_table(kind: Any) -> bool:
+    from pydantic import BaseModel
+
     return isinstance(kind, type) and issubclass(kind, BaseModel)

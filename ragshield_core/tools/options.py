@@ -9,17 +9,20 @@ from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.database import database_url
+from ragshield_core.database.naming import DEFAULT_URL, database_url
 from ragshield_core.model.errors import ConfigurationError, QuarantineError, SourceError
-from ragshield_core.model.findings import printable
-from ragshield_core.quarantine import DEFAULT_URL, Quarantine
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import named_object
+
+if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
+    from ragshield_core.quarantine import Quarantine
 
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
@@ -79,6 +82,8 @@ class Tenant:
 
     def quarantine(self) -> Quarantine:
         """Return the quarantine, which may not exist yet."""
+        from ragshield_core.quarantine import Quarantine
+
         return Quarantine(self.database, namespace=self.namespace)
 
     def opened(self) -> Quarantine:
@@ -103,7 +108,34 @@ class StoreOptions(Tenant):
 
     def quarantine(self) -> Quarantine:
         """Return the quarantine as the store sees it; it may not exist yet."""
+        from ragshield_core.quarantine import Quarantine
+
         return Quarantine(self.database, namespace=self.namespace, store=self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """The options that choose guards."""
+
+    database: DatabaseUrl = DEFAULT_URL
+    namespace: Annotated[
+        str | None, typer.Option(help="Of the tenant; default: all in a list, or the only one.")
+    ] = None
+
+    def opened(self) -> Guard:
+        """Return the chosen guard; a missing one is an error, never created."""
+        from ragshield_core.database.read_only import read_only
+        from ragshield_core.guard import Guard
+        from ragshield_core.sharing.standing import namespaces, questions_of
+
+        with read_only(self.database) as session:
+            found = namespaces(session)
+            if self.namespace is None and len(found) > 1:
+                msg = f"there are {len(found)} guards; choose one with --namespace."
+                raise ConfigurationError(msg)
+            chosen = self.namespace or next(iter(found), "default")
+            questions_of(session, self.database, chosen)  # raises if there is no guard
+        return Guard.open(self.database, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +242,8 @@ def live_store(name: str, *methods: str) -> Any:
     ConfigurationError
         If it lacks one of these methods, or is a quarantine.
     """
+    from ragshield_core.quarantine import Quarantine
+
     found = named_object(name)
     if isinstance(found, Quarantine) or not all(hasattr(found, method) for method in methods):
         msg = (

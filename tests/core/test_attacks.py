@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_trials import TARGET
 
+from ragshield_core.tools.defaults import ATTACK_NAMES
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     BY_NAME,
     DIFFICULTIES,
+    LABEL_FLIPS,
     STYLES,
     craft_passages,
     put_question_in_front,
@@ -128,6 +130,7 @@ def test_difficulty_falls_back_to_the_hardest_step_available():
     assert hidden.at("reworded").name == "hidden instructions, reworded"
     assert all(attack.at("published") == attack for attack in ATTACKS)
     assert all("reworded" in attack.steps for attack in ATTACKS)
+    assert (*(attack.name for attack in ATTACKS), LABEL_FLIPS) == ATTACK_NAMES
     with pytest.raises(ValueError, match="'hard', expected one of published, reworded, blended"):
         hidden.at("hard")
 

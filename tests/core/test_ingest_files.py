@@ -1,4 +1,4 @@
-"""``ragshield ingest``: each row of parquet files is written once, by any engine."""
+"""``ragshield guard ingest``: each row of parquet files is written once, by any engine."""
 
 import sys
 import textwrap
@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from ragshield_core.cli import app
 from ragshield_core.model.errors import ConfigurationError, OvertakenError, SourceError
 from ragshield_core.tools.audit import Parts
-from ragshield_core.tools.ingest import Ingested, ingest
-from ragshield_core.tools.ingest.ingest import opened
+from ragshield_core.tools.guard.ingest import Ingested, ingest, opened
 
 # A store that notes each row in a file of its own process, and fails at a row that it is told.
 NOTED = """
@@ -190,7 +189,7 @@ guarded = GuardedVectorStore(
 def test_the_command_holds_poison_and_says_how_much(place):
     (place / "guarded_app.py").write_text(GUARDED)
     sys.modules.pop("guarded_app", None)
-    call = ["ingest", "parts", "--into", "guarded_app:guarded"]
+    call = ["guard", "ingest", "parts", "--into", "guarded_app:guarded"]
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 0, result.output
     assert "960 of 960 rows were written, 1 are held." in result.stdout
@@ -205,9 +204,9 @@ def test_the_command_holds_poison_and_says_how_much(place):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (["ingest", "none.parquet", "--into", "noting:store"], "error:"),
-        (["ingest", "parts", "--into", "nowhere:store"], "cannot be imported"),
-        (["ingest", "parts", "--into", "noting:store", "--id-column", "key"], "no id"),
+        (["guard", "ingest", "none.parquet", "--into", "noting:store"], "error:"),
+        (["guard", "ingest", "parts", "--into", "nowhere:store"], "cannot be imported"),
+        (["guard", "ingest", "parts", "--into", "noting:store", "--id-column", "key"], "no id"),
     ],
 )
 def test_the_command_says_what_is_wrong(place, call, said):  # noqa: ARG001

@@ -274,8 +274,9 @@ def rendered(shown):
 def told(monkeypatch):
     """Have the command line use one detector that reads scores out of texts."""
     settings = {}
-    monkeypatch.setattr(scan_command, "built_in_detectors", lambda: ([Told(**settings)], []))
-    monkeypatch.setattr(scan_command, "detector_class", lambda _kind: lambda: Told(**settings))
+    registry = "ragshield_core.detectors.registry"
+    monkeypatch.setattr(f"{registry}.built_in_detectors", lambda: ([Told(**settings)], []))
+    monkeypatch.setattr(f"{registry}.detector_class", lambda _kind: lambda: Told(**settings))
     monkeypatch.setattr(scan_command, "console", Console(width=300))
     return settings
 
@@ -326,7 +327,7 @@ def test_a_crash_of_our_own_has_not_the_exit_code_of_a_finding(kb, told, monkeyp
         message = "out of \x1b luck"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr(scan_command, "scan", broken)
+    monkeypatch.setattr("ragshield_core.tools.audit.audit.scan", broken)
     result = run(kb([0.0]))
     assert result.exit_code == 2
     assert "ZeroDivisionError at test_scan.py" in result.stderr
@@ -456,7 +457,7 @@ def test_findings_excused_by_rules_are_not_quarantined(kb, told, tmp_path):  # n
 
 @pytest.mark.slow
 def test_unwritable_output_is_an_error_before_the_scan(kb, told, monkeypatch):  # noqa: ARG001
-    monkeypatch.setattr(scan_command, "load", None)
+    monkeypatch.setattr("ragshield_core.tools.audit.knowledge_base.load", None)
     for name in ("out.json", "out.sarif", "out.html", "out.md"):
         result = run(kb([9.0]), "--output", f"/nowhere/{name}")
         assert result.exit_code == 2
@@ -520,7 +521,9 @@ def test_work_dir_and_embedder_can_be_chosen(kb, told, models, tmp_path):  # noq
 
 def test_columns_by_option(tmp_path, told, monkeypatch):  # noqa: ARG001
     seen = []
-    monkeypatch.setattr(scan_command, "scan", lambda batch, *_, **__: seen.append(batch))
+    monkeypatch.setattr(
+        "ragshield_core.tools.audit.audit.scan", lambda batch, *_, **__: seen.append(batch)
+    )
     row = {"key": "a", "body": "x", "kind": "k", "doc": "d", "v": [1.0]}
     (tmp_path / "kb.jsonl").write_text(json.dumps(row))
     names = {"id": "key", "text": "body", "label": "kind", "lineage": "doc", "embedding": "v"}

@@ -13,7 +13,7 @@ from ragshield_core.cli import app
 from ragshield_core.database.connecting import shown
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.settings import Settings
-from ragshield_core.settings.reading import OTHERS
+from ragshield_core.settings.file import OTHERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"  # noqa: S105 - of a test
@@ -145,6 +145,21 @@ def test_commands_use_the_settings(tmp_path):
     file.rename(tmp_path / "else.toml")
     found = run("--config", "else.toml", *confirmed)
     assert len(json.loads(found.stdout)) == 2
+
+
+@pytest.mark.slow
+def test_a_help_shows_settings_as_written_and_refuses_none(tmp_path, monkeypatch):
+    written(tmp_path, "by = 'anna'\ndatabase = 'postgresql://me:hunter2@host/a'\nlease = 'x'\n")
+    monkeypatch.setenv("RAGSHIELD_NAMESPACE", "shop")
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = run("quarantine", "confirm", "--help").stdout
+    assert "[default: anna]" in shown
+    assert "[default: shop]" in shown
+    assert "default: (hidden)]" in shown
+    assert SECRET not in shown
+    refused = run("detectors", "list")  # which uses none of them
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "lease" in str(refused.exception)
 
 
 STORE = """

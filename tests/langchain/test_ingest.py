@@ -13,7 +13,7 @@ from support import CountingEmbeddings, Scripted, guard_of
 from ragshield_core import PoisonedEntryError
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.ingest import aingest, ingest
+from ragshield_langchain.ingestion import aingest, ingest
 from ragshield_langchain.inner.memory import InMemoryInner
 
 N = 23

@@ -10,21 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.model.errors import AttestationError
-from ragshield_core.model.findings import printable
-from ragshield_core.signing import (
-    bytes_of,
-    key_id,
-    make_keys,
-    private_key,
-    public_key,
-    sealed,
-)
-from ragshield_core.tools.attest.keyless import Identity, sealed_by_identity
-from ragshield_core.tools.attest.statement import Statement, statement_of, verify
+from ragshield_core.model.printing import printable
 from ragshield_core.tools.options import AsListing, Listing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from ragshield_core.tools.attest.keyless import Identity
+    from ragshield_core.tools.attest.statement import Statement
 
 NOT_VERIFIED = 1
 # Maximum number of shown differences, and of characters of a sentence.
@@ -44,6 +37,8 @@ def keys(
     ] = None,
 ) -> None:
     """Make a pair of Ed25519 keys; never overwrites a file."""
+    from ragshield_core.signing import make_keys
+
     public = public or private.with_name(f"{private.name}.pub")
     name = make_keys(private, public)
     _say(f"{private} signs: keep it to yourself. {public} checks: give it to auditors. Key {name}.")
@@ -63,6 +58,10 @@ def sign(
     ] = None,
 ) -> None:
     """Sign a statement of the scanned data, the time, the version and the result."""
+    from ragshield_core.signing import bytes_of, key_id, private_key, sealed
+    from ragshield_core.tools.attest.keyless import sealed_by_identity
+    from ragshield_core.tools.attest.statement import statement_of
+
     if (key is None) is not sigstore:
         msg = "expected one signer: --key FILE, or --sigstore."
         raise AttestationError(msg)
@@ -105,6 +104,8 @@ def verify_command(
     form: AsListing = Listing.TABLE,
 ) -> None:
     """Check a statement. Exit code 1: not signed by this signer, or the data is another."""
+    from ragshield_core.tools.attest.statement import verify
+
     name, signer = _expected(key, identity, issuer, offline=offline)
     checked = verify(file, signer, data)
     if checked.statement is None:
@@ -130,6 +131,9 @@ def _expected(
     key: Path | None, identity: str | None, issuer: str | None, *, offline: bool
 ) -> tuple[str, Ed25519PublicKey | Identity]:
     """Return the signer that the options name, and how to call it."""
+    from ragshield_core.signing import public_key
+    from ragshield_core.tools.attest.keyless import Identity
+
     if key is not None and identity is None and issuer is None:
         return str(key), public_key(key)
     if key is None and identity and issuer:

@@ -71,14 +71,17 @@ def cases_of(
     batch: Batch,
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
+    *,
+    whole: bool = True,
 ) -> tuple[ShownCase, ...]:
     """Return the findings of an audit as cases, worst first.
 
     Two entries are in one case if a finding on one names the other, and its detector found both or
     is the group detector. Only found entries are in cases. ``found`` has the decisions against
-    entries by row, worst first; ``strongest`` has the most convincing finding of each.
+    entries by row, worst first; ``strongest`` has the most convincing finding of each. Effects on
+    questions are counted only in a ``whole`` knowledge base.
     """
-    cases = [_case(batch, rows, found, strongest) for rows in _tied(batch, found)]
+    cases = [_case(batch, rows, found, strongest, whole) for rows in _tied(batch, found)]
     return tuple(sorted(cases, key=lambda case: ORDERED.index(case.severity)))
 
 
@@ -108,6 +111,7 @@ def _case(
     rows: Sequence[int],
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
+    whole: bool,  # noqa: FBT001
 ) -> ShownCase:
     findings = [finding for row in rows for finding in found[row].findings]
     detectors = tuple(dict.fromkeys(finding.detector for finding in findings))
@@ -118,7 +122,7 @@ def _case(
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places, effect = None, ""
-    if rows[1:] and batch.dim:  # count the case's entries among those nearest to its topic
+    if whole and rows[1:] and batch.dim:  # count its entries among those nearest to its topic
         topic = batch.embeddings[list(rows)].mean(axis=0)
         nearest = np.argsort(-(batch.embeddings @ topic), kind="stable")[:TOP]
         places = int(np.isin(nearest, rows).sum())

@@ -10,39 +10,28 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import rich.progress
 import typer
-from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.detectors.registry import built_in_detectors, detector_class
-from ragshield_core.files.folder import matches
-from ragshield_core.guard import Guard
-from ragshield_core.logs import told
-from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, RAGShieldError, SourceError
-from ragshield_core.model.findings import Verdict, printable
-from ragshield_core.model.policy import Policy
-from ragshield_core.quarantine import Quarantine
-from ragshield_core.store.keeper import Progress
-from ragshield_core.tools.audit.audit import scan
-from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
-from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.output import case_report, cases_table
-from ragshield_core.tools.audit.partitioned.engines import engine_of
-from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
-from ragshield_core.tools.audit.provenance import provenance_of
-from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
-from ragshield_core.tools.audit.readers.source import USUAL, ColumnNames, Source
-from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
-from ragshield_core.tools.audit.revision import unchanged_since
-from ragshield_core.tools.audit.sarif import to_sarif
-from ragshield_core.tools.case_report import html_page, markdown
+from ragshield_core.model.printing import printable
+from ragshield_core.tools.defaults import PARTITION_ROWS
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
-from ragshield_core.tools.rules import Rules
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from rich.progress import TaskID
+
+    from ragshield_core.model.entries import Batch
+    from ragshield_core.quarantine import Quarantine
+    from ragshield_core.store.keeper import Progress
+    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+    from ragshield_core.tools.audit.knowledge_base import KnowledgeBase
+    from ragshield_core.tools.audit.readers.source import ColumnNames, Source
+    from ragshield_core.tools.audit.report import ScanReport
 
 # A package with a model registers a function here. It takes no parameters and returns the model:
 # a function from a list of texts to one vector each.
@@ -81,10 +70,14 @@ class ColumnOptions:
     @property
     def columns(self) -> ColumnNames:
         """The names of the columns."""
+        from ragshield_core.tools.audit.readers.source import USUAL, ColumnNames
+
         return ColumnNames(**{role: getattr(self, f"{role}_column") for role in USUAL})
 
     def source(self, data: Path, *, metadata: bool = False) -> Source:
         """Return the source for a file or folder, without excluded files."""
+        from ragshield_core.tools.audit.readers.kinds import open_source
+
         include, exclude = self.include or (), self.exclude or ()
         return open_source(data, self.columns, metadata=metadata, include=include, exclude=exclude)
 
@@ -108,6 +101,8 @@ class ReadingOptions(ColumnOptions):
         self, data: Path, tell: Progress, *, metadata: bool = False
     ) -> KnowledgeBase:
         """Load a knowledge base into memory, with metadata on request."""
+        from ragshield_core.tools.audit.knowledge_base import load
+
         source, folder = self.source(data, metadata=metadata), self.folder(data)
         return load(source, embedder=lambda: cached_embedder(self.embedder, folder), progress=tell)
 
@@ -146,6 +141,10 @@ class TrustOptions:
 
     def ids(self, batch: Batch | None, folder: Path) -> list[str] | None:
         """Return the trusted ids; ``None`` if no option names any."""
+        from ragshield_core.files.folder import matches
+        from ragshield_core.tools.audit.readers.kinds import read_ids
+        from ragshield_core.tools.audit.revision import unchanged_since
+
         if self.clean is None and not self.trust and self.trust_revision is None:
             return None
         found = [] if self.clean is None else read_ids(self.clean)
@@ -211,6 +210,16 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: nothing found, and enough was judged; 1: findings; 2: an error; 3: nothing found,
     but not enough was judged.
     """
+    from ragshield_core.detectors.registry import built_in_detectors, detector_class
+    from ragshield_core.tools.audit.audit import scan
+    from ragshield_core.tools.audit.output import case_report
+    from ragshield_core.tools.audit.partitioned.engines import engine_of
+    from ragshield_core.tools.audit.partitioned.plan import Parts
+    from ragshield_core.tools.audit.provenance import provenance_of
+    from ragshield_core.tools.audit.report import read_baseline, without_known
+    from ragshield_core.tools.audit.sarif import to_sarif
+    from ragshield_core.tools.case_report import html_page, markdown
+
     with no_crash_looks_like_a_finding():
         reports.check()
         check_fpr(fpr)
@@ -257,10 +266,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 else knowledge.embedder.embed,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
-        if knowledge is not None and (files := knowledge.coverage) is not None:
-            unread = tuple(f"{one.name} cannot be read: {one.why}." for one in files.of("unread"))
-            left_out = [f"{one.name} was left out: {one.why}." for one in files.of("skipped")]
-            report = replace(report, unread=unread, files=(files.summary(), *left_out))
+        if knowledge is not None:
+            report = report.covering(knowledge.coverage)
         if known is not None:
             report = without_known(report, known)
         if store is not None and knowledge is not None:
@@ -283,13 +290,21 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 "markdown": lambda: markdown(case_report(*about, now)),
             },
             report.verdict,
-            partial(_show, report, limit),
+            partial(show_report, report, limit),
             console,
         )
-    raise typer.Exit(FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH)
+    raise typer.Exit(exit_code(report))
 
 
-def _show(report: ScanReport, limit: int) -> None:
+def exit_code(report: ScanReport) -> int:
+    """Return the exit code that tells the outcome of an audit."""
+    return FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH
+
+
+def show_report(report: ScanReport, limit: int) -> None:
+    """Print the outcome of an audit for people, with the worst ``limit`` cases."""
+    from ragshield_core.tools.audit.output import cases_table
+
     style = "bold red" if report.found else "bold green" if report.enough else "bold yellow"
     console.print(Text(printable(report.verdict, limit=2000), style=style))
     if report.found:
@@ -309,6 +324,10 @@ def _show(report: ScanReport, limit: int) -> None:
 
 def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
     """Put findings into quarantine, except entries that people released or rules excuse."""
+    from ragshield_core.model.findings import Verdict
+    from ragshield_core.model.policy import Policy
+    from ragshield_core.tools.rules import Rules
+
     batch = knowledge.batch.take(report.found_rows)
     confirmed = store.confirmed_among(batch)  # no rule excuses these, as in a guard
     before = {at: one for at, one in enumerate(report.found) if one.entry_id not in confirmed}
@@ -357,6 +376,10 @@ def fit_command(
 
     Exit code 0: done; 2: an error. A guard that could not be calibrated is saved all the same.
     """
+    from ragshield_core.guard import Guard
+    from ragshield_core.logs import told
+    from ragshield_core.quarantine import Quarantine
+
     with no_crash_looks_like_a_finding():
         check_folder_of(save)
         check_fpr(fpr)
@@ -379,6 +402,8 @@ def fit_command(
 
 def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     """Return the embedding model that a package registers under a name."""
+    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+
     points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in points:
         msg = (
@@ -431,13 +456,22 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
 
     Text behind a colon in a step's name is a detail: it starts no new line.
     """
-    tasks: dict[str, rich.progress.TaskID] = {}
-    with rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}", markup=False),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TimeRemainingColumn(),
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=errors,
         disable=quiet,
     ) as bar:

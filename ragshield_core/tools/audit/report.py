@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.files.folder import Coverage
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
 from ragshield_core.model.severity import Severity
@@ -80,6 +81,7 @@ class ScanReport(Report):
         and the number of these cases. They are not findings.
     """
 
+    whole: ClassVar[bool] = True  # whether the batch is a whole knowledge base
     fpr: float = 0.01
     thresholds: Mapping[str, float] = field(default_factory=dict)
     n_clean: int = 0
@@ -105,7 +107,8 @@ class ScanReport(Report):
     def cases(self) -> tuple[ShownCase, ...]:
         """The findings by attack, worst first, without entries that people released."""
         found = {row: self.remarkable[row] for row in self.found_rows}
-        return cases_of(self.batch, found, {row: self.strongest(one) for row, one in found.items()})
+        strongest = {row: self.strongest(one) for row, one in found.items()}
+        return cases_of(self.batch, found, strongest, whole=self.whole)
 
     @property
     def enough(self) -> bool:
@@ -168,6 +171,14 @@ class ScanReport(Report):
     def found(self) -> tuple[Decision, ...]:
         """Decisions against entries, worst first, without entries that people released."""
         return tuple(self.remarkable[row] for row in self.found_rows)
+
+    def covering(self, files: Coverage | None) -> Self:
+        """Return the report with what became of the files in a folder."""
+        if files is None:
+            return self
+        unread = tuple(f"{one.name} cannot be read: {one.why}." for one in files.of("unread"))
+        left_out = [f"{one.name} was left out: {one.why}." for one in files.of("skipped")]
+        return replace(self, unread=unread, files=(files.summary(), *left_out))
 
     def overruled(self, released: Mapping[str, str]) -> ScanReport:
         """Return the report with the entries admitted that people released before.

@@ -7,15 +7,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.model.errors import CanaryError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.tools.audit.command import (
     FOUND,
@@ -24,24 +23,13 @@ from ragshield_core.tools.audit.command import (
     errors,
     no_crash_looks_like_a_finding,
 )
-from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
-from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import ColumnNames
-from ragshield_core.tools.canary.drift import SHOWN_ID, DriftReport
-from ragshield_core.tools.canary.monitor import CanaryMonitor
-from ragshield_core.tools.canary.storage import CanaryStore
-from ragshield_core.tools.canary.suite import CanarySuite
-from ragshield_core.tools.canary.telling import (
-    html_report,
-    to_sarif,
-    told_of_drift,
-    told_of_suspects,
-    verdict_of,
-)
-from ragshield_core.tools.canary.traceback import Traceback
-from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, takes
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+    from ragshield_core.tools.canary.drift import DriftReport
+    from ragshield_core.tools.canary.monitor import CanaryMonitor
+    from ragshield_core.tools.canary.traceback import Traceback
 
 # From this growth on, a canary stands out only with several newcomers at its head.
 MUCH_GROWTH = 0.1
@@ -80,6 +68,14 @@ class Watched(Tenant):
 
     def monitor(self, suite: Path) -> CanaryMonitor:
         """Return the monitor of a suite over the knowledge base."""
+        import numpy as np
+
+        from ragshield_core.tools.audit.knowledge_base import load
+        from ragshield_core.tools.audit.readers.kinds import open_source
+        from ragshield_core.tools.audit.readers.source import ColumnNames
+        from ragshield_core.tools.canary.monitor import CanaryMonitor
+        from ragshield_core.tools.canary.suite import CanarySuite
+
         if (self.data is None) == (self.retriever is None):
             msg = "expected either --data with a knowledge base or --retriever with module:object."
             raise CanaryError(msg)
@@ -140,6 +136,9 @@ def check(
 
     Exit code 0: no drift; 1: canaries are flagged or retrieve held entries; 2: an error.
     """
+    from ragshield_core.tools.canary.telling import html_report, to_sarif, told_of_drift, verdict_of
+    from ragshield_core.tools.case_report import markdown
+
     with no_crash_looks_like_a_finding(), modules_here():
         reports.check()
         monitor = watched.monitor(suite)
@@ -194,6 +193,9 @@ def trace(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
+    from ragshield_core.tools.canary.telling import to_sarif, told_of_suspects
+    from ragshield_core.tools.case_report import html_page, markdown
+
     with no_crash_looks_like_a_finding(), modules_here():
         reports.check()
         if (query is None) != (answer is None):
@@ -234,6 +236,11 @@ def report(
     limit: Annotated[int, typer.Option(min=1, help="Checks to show.")] = 100,
 ) -> None:
     """Show the latest check and earlier ones, from the database."""
+    from ragshield_core.tools.canary.storage import CanaryStore
+    from ragshield_core.tools.canary.suite import CanarySuite
+    from ragshield_core.tools.canary.telling import html_report, to_sarif, told_of_drift, verdict_of
+    from ragshield_core.tools.case_report import markdown
+
     with no_crash_looks_like_a_finding():
         reports.check()
         file = Path(suite)
@@ -291,6 +298,8 @@ def _check_compared(report: DriftReport) -> None:
 
 
 def _show(shown: DriftReport, limit: int) -> None:
+    from ragshield_core.tools.canary.drift import SHOWN_ID
+
     calm = [drift for drift in shown.canaries if not drift.flagged]
     unknown = sum(drift.jaccard is None for drift in shown.canaries)
     worst = shown.flagged[:limit]

@@ -6,13 +6,12 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragshield_core.logs import quiet
 from ragshield_core.model.errors import SourceError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.tools.audit.command import (
     ReadingOptions,
     cached_embedder,
@@ -21,38 +20,13 @@ from ragshield_core.tools.audit.command import (
     no_crash_looks_like_a_finding,
     progress_bar,
 )
-from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.case_report import markdown
-from ragshield_core.tools.evaluate.attacks import (
-    ATTACKS,
-    DIFFICULTIES,
-    LABEL_FLIPS,
-    Attack,
-    read_attacks,
-    read_targets,
-)
-from ragshield_core.tools.evaluate.figures import Evaluation
-from ragshield_core.tools.evaluate.gate import (
-    check_bounds,
-    check_comparable,
-    read_bounds,
-    worse_than,
-)
-from ragshield_core.tools.evaluate.page import case_report, html_page, show, to_sarif, verdict
-from ragshield_core.tools.evaluate.poison import STREAM, STREAMS
-from ragshield_core.tools.evaluate.targets import carriers_of
-from ragshield_core.tools.evaluate.trial import (
-    N_TARGETS,
-    SIZES,
-    TOP_K,
-    check_enough,
-    evaluate,
-    halves,
-)
+from ragshield_core.tools.defaults import ATTACK_NAMES, N_TARGETS, SIZES, STREAM, STREAMS, TOP_K
 from ragshield_core.tools.options import Reports, takes
 
+if TYPE_CHECKING:
+    from ragshield_core.tools.evaluate.attacks import Attack
+
 PASSED, WORSE = 0, 1
-NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
 
 
 @takes(ReadingOptions, Reports)
@@ -72,7 +46,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     ] = 0.01,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help=f"{'; '.join(NAMES)}; repeatable; default: all."),
+        typer.Option(help=f"{'; '.join(ATTACK_NAMES)}; repeatable; default: all."),
     ] = None,
     attacks: Annotated[
         list[Path] | None,
@@ -123,6 +97,27 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
+    from ragshield_core.logs import quiet
+    from ragshield_core.tools.audit.knowledge_base import load
+    from ragshield_core.tools.case_report import markdown
+    from ragshield_core.tools.evaluate.attacks import LABEL_FLIPS, read_attacks, read_targets
+    from ragshield_core.tools.evaluate.figures import Evaluation
+    from ragshield_core.tools.evaluate.gate import (
+        check_bounds,
+        check_comparable,
+        read_bounds,
+        worse_than,
+    )
+    from ragshield_core.tools.evaluate.page import (
+        case_report,
+        html_page,
+        show,
+        to_sarif,
+        verdict,
+    )
+    from ragshield_core.tools.evaluate.targets import carriers_of
+    from ragshield_core.tools.evaluate.trial import check_enough, evaluate, halves
+
     with no_crash_looks_like_a_finding():
         reports.check()
         check_fpr(fpr)
@@ -187,9 +182,11 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 
 
 def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[Attack]:
-    unknown = [name for name in names or () if name not in NAMES]
+    from ragshield_core.tools.evaluate.attacks import ATTACKS, DIFFICULTIES
+
+    unknown = [name for name in names or () if name not in ATTACK_NAMES]
     if unknown:
-        msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
+        msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(ATTACK_NAMES)}."
         raise SourceError(msg)
     for difficulty in difficulties or ():
         if difficulty not in DIFFICULTIES:

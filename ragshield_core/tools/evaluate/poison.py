@@ -18,11 +18,8 @@ PROBES = 8
 # Minimum median cosine between their new and their given vectors. Prefixes, titles and metadata
 # that were embedded with a text leave more than that; two models have nothing in common.
 SAME_MODEL = 0.5
-# Number of clean entries of a stream, number of streams of an attack, and share of poison. Most of
-# the time goes into new thresholds, once for every tenth by which a knowledge base grows: four
-# streams of five hundred take 1.5 times as long as one of a thousand, and have twice as many
-# targets.
-STREAM, STREAMS, POISONED = 500, 4, 0.01
+# Share of poison in a stream.
+POISONED = 0.01
 
 
 class Stream(NamedTuple):

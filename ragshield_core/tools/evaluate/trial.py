@@ -25,6 +25,7 @@ from ragshield_core.model.findings import Decision, Report
 from ragshield_core.model.p_values import clean_entries_needed
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.store.keeper import Progress
+from ragshield_core.tools.defaults import N_TARGETS, SIZES, STREAM, STREAMS, TOP_K
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     LABEL_FLIPS,
@@ -42,16 +43,12 @@ from ragshield_core.tools.evaluate.figures import (
     Recall,
     Regime,
 )
-from ragshield_core.tools.evaluate.poison import STREAM, STREAMS, Poison, Stream, check_names
+from ragshield_core.tools.evaluate.poison import Poison, Stream, check_names
 from ragshield_core.tools.evaluate.targets import targets_of
 
-N_TARGETS = 10
-# Numbers of texts of a target that arrive together, for attacks that have several.
-SIZES = (1, 2, 3, 5)
 BATCH = 100
 # Clean entries that are screened one by one.
 ALONE = 300
-TOP_K = 5
 # At most one in this many new clean entries gets another label.
 MOST_FLIPPED = 10
 # Number of questions about clean entries, to measure the cost of wrongly held ones.

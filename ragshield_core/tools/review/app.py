@@ -43,9 +43,10 @@ from ragshield_core.tools.review.access import (
     add_headers,
     is_name,
 )
-from ragshield_core.tools.review.cases import LIMIT, Around, Case, CaseOrder, Cases
+from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases
 from ragshield_core.tools.review.cases import Page as Found
-from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Decided, Desk
+from ragshield_core.tools.review.choices import Action, CaseOrder
+from ragshield_core.tools.review.desk import DECIDED, ConflictError, Decided, Desk
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,8 +17,10 @@ from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Finding
 from ragshield_core.model.severity import Severity
 from ragshield_core.quarantine import grouping
-from ragshield_core.quarantine.entries import HeldEntry, Status
+from ragshield_core.quarantine.entries import HeldEntry
 from ragshield_core.quarantine.rows import document_key, findings_of, seen_by, to_held
+from ragshield_core.quarantine.status import Status
+from ragshield_core.tools.review.choices import CaseOrder
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -30,14 +31,6 @@ LIMIT = 50
 QUOTABLE = 4_000
 # First cases of the queue, among which a case has neighbours.
 FAR = 1_000
-
-
-class CaseOrder(StrEnum):
-    """Order of cases."""
-
-    SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most waiting
-    AGE = "age"  # the oldest first
-    SIZE = "size"  # the most waiting entries first
 
 
 ORDERS: dict[CaseOrder, tuple[Any, ...]] = {

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.model.errors import ConfigurationError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import Into, StoreOptions, live_store, takes
 
@@ -61,9 +61,9 @@ def review_command(
     knows them.
     """
     try:
-        import uvicorn  # noqa: PLC0415 - of an extra
+        import uvicorn
 
-        from ragshield_core.tools.review.app import review_app  # noqa: PLC0415
+        from ragshield_core.tools.review.app import review_app
     except ImportError as error:
         msg = f"the review page needs {error.name}; pip install 'ragshield[review]'."
         raise ConfigurationError(msg) from None

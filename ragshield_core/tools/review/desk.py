@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.orm import Session
@@ -17,6 +16,7 @@ from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
 from ragshield_core.quarantine.rows import check_one_store, revisions
 from ragshield_core.tools.review.cases import CaseMember, Cases
+from ragshield_core.tools.review.choices import Action
 from ragshield_core.tools.review.quarantine_report import heading
 
 if TYPE_CHECKING:
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
 AT_ONCE = 200
 # Actions in the log: a proposal to release entries, and a decision to keep them held.
 WOULD_RELEASE, KEEP = "would release", "keep"
-
-
-class Action(StrEnum):
-    """A decision about held entries, or the reopening of decided ones.
-
-    Values are the log's names of actions.
-    """
-
-    RELEASE = "release"
-    CONFIRM = "confirm"
-    KEEP = "keep"
-    REOPEN = "reopen"
-
-    @property
-    def of(self) -> tuple[Status, ...]:
-        """Statuses of the entries that it applies to."""
-        return (Status.RELEASED, Status.CONFIRMED) if self is Action.REOPEN else (Status.HELD,)
 
 
 DECIDED = {Action.RELEASE: Status.RELEASED, Action.CONFIRM: Status.CONFIRMED}

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ragshield_core.model.errors import ConfigurationError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import AsListing, By, Into, Listing, Note, live_store
 
@@ -39,6 +38,8 @@ def show(
 
     Without ids, it says so of all entries.
     """
+    from rich.table import Table
+
     store = _store(into)
     every = store.origins()
     found = {i: every[i] for i in dict.fromkeys(ids or every) if i in every}

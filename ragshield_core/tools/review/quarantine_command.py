@@ -8,21 +8,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.learning.status import UNCOVERED
 from ragshield_core.model.errors import ConfigurationError, QuarantineError, RAGShieldError
-from ragshield_core.model.findings import finding_to_dict, printable
-from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, metadata_json
-from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
+from ragshield_core.model.printing import printable
+from ragshield_core.quarantine.status import Status
 from ragshield_core.settings.objects import modules_here
-from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import (
     AsListing,
     By,
@@ -35,9 +30,11 @@ from ragshield_core.tools.options import (
     live_store,
     takes,
 )
-from ragshield_core.tools.review.cases import Case, CaseOrder, Cases
-from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
-from ragshield_core.tools.review.quarantine_report import QuarantineReport
+from ragshield_core.tools.review.choices import Action, CaseOrder
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import HeldEntry, Quarantine
+    from ragshield_core.tools.review.cases import Case
 
 LIMIT = 50
 # Characters of an id that stay on one line for copying: the length of a UUID.
@@ -113,13 +110,16 @@ def list_held(
     form: AsListing = Listing.TABLE,
 ) -> None:
     """Show held entries, oldest first; `show` prints one entry in full."""
+    from ragshield_core.quarantine import Narrowing
+    from ragshield_core.tools.review.cases import Cases
+
     quarantine = place.opened()
     number = None if case is None else Cases(quarantine).show(case).number
     narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
     found = quarantine.list(status, narrowing=narrowing, limit=paged.limit, offset=paged.offset)
     cases = Cases(quarantine).numbers_of(found)
     if form is Listing.JSON:
-        _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
+        print_json([summary_of(held) | {"case": cases.get(held.number)} for held in found])
         return
     columns = ("entry", "case", "why")
     rows = [(held.id, str(cases.get(held.number, "")), _why_and_since(held)) for held in found]
@@ -142,6 +142,10 @@ def list_cases(
 
     As html or markdown it is a report with texts and reasons.
     """
+    from ragshield_core.tools.case_report import html_page, markdown
+    from ragshield_core.tools.review.cases import Cases
+    from ragshield_core.tools.review.quarantine_report import QuarantineReport
+
     reports.check()
     quarantine = place.opened()
     found, count, offset = Cases(quarantine).page(
@@ -184,13 +188,18 @@ def list_cases(
 @takes(StoreOptions)
 def show(place: StoreOptions, entry_id: str, *, form: AsListing = Listing.TABLE) -> None:
     """Show one held entry in full; its text may be hostile and is escaped."""
+    from rich.table import Table
+
+    from ragshield_core.quarantine import metadata_json
+    from ragshield_core.tools.review.cases import Cases
+
     quarantine = place.opened()
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
     metadata = json.loads(metadata_json.dumps(held.entry.metadata))
-    whole = _summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text}
+    whole = summary_of(held) | {"case": case, "metadata": metadata, "text": held.entry.text}
     if form is Listing.JSON:
-        _print_json(whole)
+        print_json(whole)
         return
     table = Table(show_header=False)
     for name, value in (whole | {"findings": _why(held)}).items():
@@ -240,6 +249,9 @@ def reopen(place: StoreOptions, chosen: Chosen) -> None:
 @takes(StoreOptions, Chosen)
 def purge(place: StoreOptions, chosen: Chosen) -> None:
     """Delete entries from quarantine for good; of a case, also the decided ones."""
+    from ragshield_core.tools.review.cases import Cases
+    from ragshield_core.tools.review.desk import AT_ONCE, Desk
+
     quarantine = place.opened()
     whole = _whole(quarantine, chosen, None)
     deleted = 0
@@ -262,7 +274,7 @@ def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
     kept = tenant.opened().log
     kept.verify_lines()
     if form is Listing.JSON:
-        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
+        print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
         return
     columns = ("line", "entry", "what")
     rows = (
@@ -296,6 +308,8 @@ def verify(
     All namespaces share one log and are checked; entries are named of the given one only.
     Tables that were written with an audit key need it in RAGSHIELD_AUDIT_KEY.
     """
+    from ragshield_core.learning.status import UNCOVERED
+
     kept = tenant.opened().log
     try:
         kept.verify(anchor, by=by)
@@ -318,6 +332,8 @@ def regroup(tenant: Tenant) -> None:
 
     Nothing else changes. It is needed only after another program has written to the database.
     """
+    from ragshield_core.tools.review.cases import Cases
+
     console.print(f"{Cases(tenant.opened()).regroup()} cases")
 
 
@@ -337,6 +353,8 @@ def rekey(tenant: Tenant, *, by: By = "cli") -> None:
 
     The tables are checked first, with the key in RAGSHIELD_AUDIT_KEY or without one.
     """
+    from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
+
     new = os.environ.get(NEW_KEY_VARIABLE)
     if not new:
         msg = f"there is no new key; set {NEW_KEY_VARIABLE}: openssl rand -hex 32."
@@ -350,6 +368,10 @@ def rekey(tenant: Tenant, *, by: By = "cli") -> None:
 
 def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = None) -> int:
     """Carry a decision out, in a live store if there is one; return the number of entries."""
+    from rich.progress import Progress
+
+    from ragshield_core.tools.review.desk import Desk
+
     whole = _whole(quarantine, chosen, action)
     if whole is None:
         decide = getattr(quarantine if live is None else live, action)
@@ -394,6 +416,8 @@ def _whole(
     QuarantineError
         If neither or both are chosen, the case has become a part of another one, or nobody agrees.
     """
+    from ragshield_core.tools.review.cases import Cases
+
     number = chosen.case
     if bool(chosen.ids) == (number is not None):
         msg = "nothing was done: name ids of entries, or a whole case by --case, and not both."
@@ -433,6 +457,8 @@ def _print_table(
     count: int = 0,
 ) -> None:
     """Print a table that keeps ids whole, and the number of rows after it, out of ``count``."""
+    from rich.table import Table
+
     table = Table(title=title)
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
     for place, column in enumerate(columns):
@@ -449,8 +475,10 @@ def _print_table(
     console.print(table)
 
 
-def _summary(held: HeldEntry) -> dict[str, Any]:
+def summary_of(held: HeldEntry) -> dict[str, Any]:
     """Return an entry as JSON-ready values, without its text and metadata."""
+    from ragshield_core.model.findings import finding_to_dict
+
     return {
         "entry_id": held.id,
         "status": str(held.status),
@@ -467,7 +495,8 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
     }
 
 
-def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
+def print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
+    """Print values for programs."""
     typer.echo(json.dumps(values, indent=2))  # escapes controls and all else outside ASCII
 
 

@@ -6,20 +6,15 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.calibration.arrivals import Question
-from ragshield_core.database import DEFAULT_URL
-from ragshield_core.database.read_only import read_only
-from ragshield_core.guard import Guard
 from ragshield_core.model.errors import ConfigurationError, StateError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here
-from ragshield_core.sharing.standing import namespaces, questions_of
 from ragshield_core.tools.audit.command import (
     FOUND,
     NOTHING_FOUND,
@@ -28,13 +23,16 @@ from ragshield_core.tools.audit.command import (
 from ragshield_core.tools.options import (
     AsListing,
     By,
-    DatabaseUrl,
+    Guards,
     Into,
     Listing,
     Note,
     live_store,
     takes,
 )
+
+if TYPE_CHECKING:
+    from ragshield_core.calibration.arrivals import Question
 
 # Characters of a name in a command: no source has as many.
 LONGEST_NAME = 300
@@ -45,25 +43,6 @@ sources_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Decide on sources: new ones, or mass attacks?"
 )
 console = Console()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guards:
-    """The options that choose guards."""
-
-    database: DatabaseUrl = DEFAULT_URL
-    namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None
-
-    def opened(self) -> Guard:
-        """Return the guard that a decision is about; a missing one is an error, never created."""
-        with read_only(self.database) as session:
-            found = namespaces(session)
-            if self.namespace is None and len(found) > 1:
-                msg = f"there are {len(found)} guards; choose one with --namespace."
-                raise ConfigurationError(msg)
-            chosen = self.namespace or next(iter(found), "default")
-            questions_of(session, self.database, chosen)  # raises if there is no guard
-        return Guard.open(self.database, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +80,9 @@ def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
     They are new sources, or mass attacks; a person decides by `adopt` or `keep`.
     Exit code 1: there are some. Exit code 2: there is no guard, or it cannot be read.
     """
+    from ragshield_core.database.read_only import read_only
+    from ragshield_core.sharing.standing import namespaces, questions_of
+
     url = guards.database
     with no_crash_looks_like_a_finding(), read_only(url) as session:
         names = [guards.namespace] if guards.namespace else namespaces(session) or ["default"]

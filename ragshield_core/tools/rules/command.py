@@ -9,13 +9,11 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ragshield_core.model.errors import RuleError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.printing import printable
 from ragshield_core.tools.options import AsListing, By, Listing, StoreOptions, takes
-from ragshield_core.tools.rules.register import CAUTION, NEVER, Rules
 
 rules_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Say what is not to be held, and until when."
@@ -36,6 +34,10 @@ def list_rules(
     form: AsListing = Listing.TABLE,
 ) -> None:
     """Show the rules that are in force, oldest first."""
+    from rich.table import Table
+
+    from ragshield_core.tools.rules.register import NEVER, Rules
+
     now = dt.datetime.now(dt.UTC)
     found = Rules(place.quarantine()).list(every=every)
     if form is Listing.JSON:
@@ -69,6 +71,8 @@ def add(
     ] = None,
 ) -> None:
     """Trust a source; the rule is in force in every process at its next read or write."""
+    from ragshield_core.tools.rules.register import CAUTION, Rules
+
     rule = Rules(place.quarantine()).add(
         source, reason=reason, by=by, expires_at=_end(expires), detectors=detector
     )
@@ -85,11 +89,15 @@ def revoke(
     reason: Reason,
 ) -> None:
     """Take a rule back; entries that it let in stay until an audit judges them."""
+    from ragshield_core.tools.rules.register import Rules
+
     rule = Rules(place.quarantine()).revoke(number, by=by, reason=reason)
     console.print(Text(f"{rule.told()} is revoked"))
 
 
 def _end(expires: str) -> dt.datetime | Literal["never"]:
+    from ragshield_core.tools.rules.register import NEVER
+
     if expires == NEVER:
         return NEVER
     now = dt.datetime.now(dt.UTC)

@@ -28,10 +28,9 @@ from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.plan import Parts, RowGroups
 from ragshield_core.tools.audit.readers.records import parquet
 from ragshield_core.tools.audit.readers.source import ColumnNames, Rows, Source
+from ragshield_core.tools.defaults import BATCH_ROWS
 from ragshield_core.tools.options import live_store
 
-# Rows of one write: detectors compare its entries with each other, and a write takes a turn.
-BATCH_ROWS = 500
 # Rows of a task, if row groups are no larger: tasks that are small enough to share out evenly.
 TASK_ROWS = 2_000
 

@@ -1,0 +1,1 @@
+"""``ragshield guard``: act on a guard."""
