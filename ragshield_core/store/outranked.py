@@ -94,7 +94,7 @@ def origins_in(keeper: Keeper[Any], ids: Sequence[str] | None) -> dict[str, Orig
 def spared(
     keeper: Keeper[Any], entries: Batch, decisions: Sequence[Decision], coming: Batch
 ) -> tuple[Batch, Sequence[Decision]]:
-    """Return the entries to recall, without those that only entries of lower tiers accuse.
+    """Return the entries to recall, without those that only lower or earlier origins accuse.
 
     Otherwise, texts that imitate a page would take it out. ``coming`` are the entries of the write:
     the stored and held ones were there before, and accused nobody. Without ``coming``, nothing is
@@ -103,8 +103,8 @@ def spared(
     origins, quarantine = keeper.guard.origins, keeper.guard.quarantine
     if not origins or not len(entries) or not len(coming):
         return entries, decisions
-    tiers = [origins.of_entry(entry).tier for entry in entries]
-    proven = [row for row, tier in enumerate(tiers) if tier > Tier.UNKNOWN]
+    known = [origins.of_entry(entry) for entry in entries]
+    proven = [row for row, origin in enumerate(known) if origin.tier > Tier.UNKNOWN]
     if not proven:
         return entries, decisions
     confirmed = quarantine.confirmed_among(entries.take(proven))
@@ -115,11 +115,11 @@ def spared(
         if entries.ids[row] in confirmed or not all(one.related_ids for one in findings):
             continue
         related = {i for one in findings for i in one.related_ids}.intersection(accusers)
-        if tiers[row] > max((accusers[i].tier for i in related), default=Tier.UNKNOWN):
+        if not any(_may_accuse(accusers[i], known[row]) for i in related):
             stay.add(row)
     if not stay:
         return entries, decisions
-    logger.warning("%d entries stay, since only entries of lower tiers accuse them", len(stay))
+    logger.warning("%d entries stay, since only lower or earlier origins accuse them", len(stay))
     rows = [row for row in range(len(entries)) if row not in stay]
     return entries.take(rows), [decisions[row] for row in rows]
 
@@ -139,6 +139,12 @@ def _replaced(
         if not keeper.mask.covers(entry)
     }
     return {row: [there[i] for i in ids if i in there] for row, ids in takes.items()}
+
+
+def _may_accuse(new: Origin, old: Origin) -> bool:
+    """Return whether an entry may take out another, which is proven; an earlier one is a replay."""
+    later = new.at is not None and old.at is not None and new.at >= old.at
+    return new.tier > old.tier or (new.tier == old.tier and later)
 
 
 def _why_not(new: Origin, old: Origin) -> str | None:

@@ -1,6 +1,7 @@
 """Proven origin in a guarded store: nothing of a lower tier replaces, recalls or imitates."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -151,8 +152,8 @@ def test_an_entry_that_came_past_the_guard_is_not_held_for_its_stamp(store):
 KNOWN, POISON = passages(300, 1), group(5, 3)
 
 
-def flooded(how):
-    """Return a store after five texts of a group came one by one; the first has an origin."""
+def flooded(how, at=None):
+    """Return a store after five texts of a group came one by one; the last ones are stamped at."""
     guard = guard_of(CliqueDetector())
     guard.fit(KNOWN).calibrate(fpr=0.01)
     guard.origins = ORIGINS
@@ -162,7 +163,8 @@ def flooded(how):
         text, entry_id = POISON.texts[row], POISON.ids[row]
         metadata = {"source": POISON.lineages[row]}
         if key is not None:
-            metadata[STAMP_KEY] = key.stamp(text, metadata, entry_id=entry_id)
+            when = at if row else None
+            metadata[STAMP_KEY] = key.stamp(text, metadata, entry_id=entry_id, at=when)
         some = join(passages(6, 90 + row, f"clean{row}"), POISON.take([row]))
         store.add_embeddings(
             zip(some.texts, np.asarray(some.vectors).tolist(), strict=True),
@@ -187,6 +189,11 @@ def test_a_page_is_not_recalled_on_evidence_of_a_lower_tier(how, stays):
     there = [one.id for one in store.get_by_ids(list(POISON.ids))]
     assert (POISON.ids[0] in there) is stays
     assert not set(POISON.ids[1:]).intersection(there)
+
+
+def test_a_page_is_not_recalled_on_evidence_of_earlier_stamps():
+    store = flooded([WIKI] * 5, datetime.now(UTC) - timedelta(days=9))
+    assert [one.id for one in store.get_by_ids(list(POISON.ids))][:1] == [POISON.ids[0]]
 
 
 # Retrieval
