@@ -33,6 +33,7 @@ NOT_DECIDING = frozenset(
         "quarantine",
         "settings",
         "sharing",
+        "signing",
         "state",
         "store",
         "testing",

@@ -46,6 +46,7 @@ SCRIPTS = {
     "instruction_model": "fit_instruction_model.py",
     "orders": "orders.py",
     "scan": "scan.py",
+    "origin": "origin.py",
     "peers": "peers.py",
 }
 
