@@ -29,6 +29,7 @@ from ragshield_core.detectors.label import (
 from ragshield_core.detectors.phrase import TriggerPhraseDetector
 from ragshield_core.detectors.question import (
     CanaryDisplacementDetector,
+    HubDetector,
     LeadingQuestionDetector,
     QueryEchoDetector,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Evidence",
     "GroupDetector",
     "HiddenTextDetector",
+    "HubDetector",
     "InstructionDetector",
     "LabelCentroidDetector",
     "LabelModelDetector",
