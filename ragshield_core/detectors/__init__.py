@@ -33,6 +33,7 @@ from ragshield_core.detectors.question import (
     LeadingQuestionDetector,
     QueryEchoDetector,
 )
+from ragshield_core.detectors.refusal import RefusalDetector
 
 __all__ = [
     "CanaryDisplacementDetector",
@@ -53,6 +54,7 @@ __all__ = [
     "Need",
     "OrderDetector",
     "QueryEchoDetector",
+    "RefusalDetector",
     "RetrievalDetector",
     "RetrievedSet",
     "Scope",

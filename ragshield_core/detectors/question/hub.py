@@ -18,7 +18,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 
 # An entry that answers at most this share of the queries, or this number of them, is no hub.
-SHARE, QUERIES = 0.01, 3
+SHARE, QUERIES = 0.005, 3
 
 
 class HubDetector(WatchedQueries):
@@ -42,7 +42,7 @@ class HubDetector(WatchedQueries):
     Notes
     -----
     The usual number of queries per entry depends on the knowledge base: calibrate. No cosine
-    decides, only the order of the entries. The policy never acts on one query in a hundred, or on
+    decides, only the order of the entries. The policy never acts on one query in two hundred, or on
     three queries. Queries that nobody asks find no hubs: entries of the knowledge base and
     questions made from their words miss most hubs that real questions find.
 

@@ -81,7 +81,7 @@ def test_an_entry_that_left_no_longer_counts():
 
 def test_few_queries_need_more_of_them():
     assert make().traits.floor == pytest.approx(3 / 200)
-    assert HubDetector(["q"] * 1000, np.ones((1000, 2))).traits.floor == pytest.approx(0.01)
+    assert HubDetector(["q"] * 1000, np.ones((1000, 2))).traits.floor == pytest.approx(0.005)
     assert HubDetector(["q"] * 10, np.ones((10, 2))).traits.floor == pytest.approx(0.3)
 
 
