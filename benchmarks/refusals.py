@@ -62,9 +62,10 @@ HEAD = f"""# Blockers: texts that refuse or deny an answer
 
 Written by `benchmarks/refusals.py`. The blockers are our own wordings
 ([wordings](../wordings/README.md)), each with three topics: `dev` was in view while the words of
-`RefusalDetector` were chosen, `test` was not. *Padded*: with two sentences behind it that say
-nothing. Knowledge bases: up to {SIZE:,} random entries of a corpus, 70 % known; the rest is clean
-and new. 95 % Wilson intervals; wordings with three topics each are not independent.
+`RefusalDetector` were chosen; `test`, by the same author, was tried once: expect less of others.
+*Padded*: with two sentences behind it that say nothing. Knowledge bases: up to {SIZE:,} random
+entries of a corpus, 70 % known; the rest is clean and new. 95 % Wilson intervals; wordings
+with three topics each are not independent.
 
 - *Others*: `InstructionDetector`, `MetaClaimDetector`, `LeadingQuestionDetector`,
   `HiddenTextDetector` and `DisfluencyDetector` together, calibrated at {FPR:.0%}.
