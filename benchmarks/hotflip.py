@@ -162,10 +162,20 @@ def planned(retriever: Retriever, n: int) -> list[Passage]:
     return sorted(passages, key=lambda p: (FORMS.index(p.form), len(p.tokens) + len(p.body) / 5))
 
 
-def optimise(retriever: Retriever, passages: Sequence[Passage], steps: int) -> Iterator[None]:
-    """Flip tokens of passages, step by step; set their texts after the last step."""
+def optimise(
+    retriever: Retriever,
+    passages: Sequence[Passage],
+    steps: int,
+    vectors: NDArray[np.float32] | None = None,
+) -> Iterator[None]:
+    """Flip tokens of passages, step by step; set their texts after the last step.
+
+    The targets are ``vectors``, shape (n_passages, dim), else the vectors of the questions.
+    """
     rng = np.random.default_rng(SEED + 1)
-    targets = torch.from_numpy(retriever.embed([passage.question for passage in passages]))
+    if vectors is None:
+        vectors = retriever.embed([passage.question for passage in passages])
+    targets = torch.from_numpy(vectors)
     bodies = [retriever.tokens(passage.body) for passage in passages]
     # Each place has about two turns, so that no mask token remains.
     at_once = [max(1, round(2 * len(p.tokens) / steps)) for p in passages]

@@ -40,6 +40,8 @@ SCRIPTS = {
     "retrieval": "retrieval.py",
     "canaries": "canaries.py",
     "hotflip": "hotflip.py",
+    "hubs": "hubs.py",
+    "refusals": "refusals.py",
     "langchain_end_to_end": "langchain_end_to_end.py",
     "llamaindex_end_to_end": "llamaindex_end_to_end.py",
     "review_queue": "review_queue.py",

@@ -29,9 +29,11 @@ from ragshield_core.detectors.label import (
 from ragshield_core.detectors.phrase import TriggerPhraseDetector
 from ragshield_core.detectors.question import (
     CanaryDisplacementDetector,
+    HubDetector,
     LeadingQuestionDetector,
     QueryEchoDetector,
 )
+from ragshield_core.detectors.refusal import RefusalDetector
 
 __all__ = [
     "CanaryDisplacementDetector",
@@ -42,6 +44,7 @@ __all__ = [
     "Evidence",
     "GroupDetector",
     "HiddenTextDetector",
+    "HubDetector",
     "InstructionDetector",
     "LabelCentroidDetector",
     "LabelModelDetector",
@@ -51,6 +54,7 @@ __all__ = [
     "Need",
     "OrderDetector",
     "QueryEchoDetector",
+    "RefusalDetector",
     "RetrievalDetector",
     "RetrievedSet",
     "Scope",
