@@ -70,8 +70,8 @@ def plots(notebook):
     )
 
 
-def test_all_four_notebooks_are_found():
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
+def test_all_five_notebooks_are_found():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
 
 
 @pytest.fixture(autouse=True)
