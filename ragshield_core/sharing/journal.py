@@ -330,7 +330,6 @@ class Journal:
                 "outcome, and undo later changes."
             )
             raise TakenOverError(msg)
-        self._note(session, writer)
         return self._append(session, head, rows, writer, closed=len(wanted))
 
     def at(self, session: Transaction, positions: Sequence[int]) -> list[JournalRecord]:
@@ -385,12 +384,14 @@ class Journal:
         queue; a waiting writer must call :meth:`beat`.
         """
         head = self._begun(session)
-        ticket = session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
+        first = self.turn(session)
+        ours = {"of": self.namespace, "by": writer}
+        ticket = None if first is None else session.execute(_TICKET, ours).scalar()
         if ticket is None:
             ticket = head.tickets + 1
             self._set_head(session, head, tickets=ticket)
         self._note(session, writer, ticket=ticket)
-        return self.turn(session) == writer
+        return first is None or self.turn(session) == writer
 
     def give_up_turn(self, session: Transaction, writer: str) -> None:
         """Leave the queue."""
