@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -93,7 +94,9 @@ class TimeBudget:
         worker.calls.put((lambda: context.run(work), answer))
         ended = False
         try:
-            ended = bool(wait([answer], timeout=seconds).done)
+            with suppress(TimeoutError):  # of the wait: an error of the work is its answer
+                answer.exception(timeout=seconds)
+            ended = answer.done()
         finally:  # the wait may be interrupted
             if not ended:
                 self._late.setdefault(name, []).append(answer)

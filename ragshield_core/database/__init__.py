@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ragshield_core.lazy import attributes
 
 if TYPE_CHECKING:
-    from ragshield_core.database.database import Database
+    from ragshield_core.database.database import Database, Transaction
     from ragshield_core.database.naming import DEFAULT_URL, database_url
     from ragshield_core.database.tables import TableBase, chunks, table_of
 
@@ -13,6 +13,7 @@ __all__ = [
     "DEFAULT_URL",
     "Database",
     "TableBase",
+    "Transaction",
     "chunks",
     "database_url",
     "table_of",
@@ -21,7 +22,7 @@ __all__ = [
 # Module of each name: the help of commands imports no database.
 _HOMES = {
     **dict.fromkeys(("DEFAULT_URL", "database_url"), "naming"),
-    "Database": "database",
+    **dict.fromkeys(("Database", "Transaction"), "database"),
     **dict.fromkeys(("TableBase", "chunks", "table_of"), "tables"),
 }
 

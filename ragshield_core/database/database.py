@@ -26,6 +26,8 @@ from ragshield_core.database.tables import ChangesRow, SchemaRow, TableBase, tab
 from ragshield_core.model.errors import QuarantineError
 
 T = TypeVar("T")
+# Both run statements on tables. Objects of rows need a session, which costs more.
+Transaction = Connection | Session
 
 SCHEMA = 1
 # Lock for creating the tables on PostgreSQL: two processes may open a new database at once.
@@ -93,8 +95,8 @@ class Database:
         ``still`` makes all reads see the same moment, even if others write meanwhile; SQLite always
         does so.
         """
-        if self._mine.session is not None:
-            yield self._mine.session
+        if (writing := self.writing) is not None:
+            yield writing
             return
         with self._used(alone=self.in_memory) as engine, Session(engine) as session:
             if still and not self._sqlite:
@@ -104,8 +106,8 @@ class Database:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Yield a connection that reads, for queries so frequent that a session is too slow."""
-        if self._mine.session is not None:
-            yield self._mine.session.connection()
+        if self._mine.connection is not None:
+            yield self._mine.connection
             return
         with self._used(alone=self.in_memory) as engine, engine.connect() as connection:
             yield connection
@@ -116,20 +118,32 @@ class Database:
         It must be short, because nobody else can write meanwhile, in this process or another. A
         thread that is writing already is refused: it should pass its session on.
         """
-        if self._mine.session is not None:
+        return self.write_rows(lambda _connection: work(self._session()))
+
+    def write_rows(self, work: Callable[[Connection], T]) -> T:
+        """Write as :meth:`write` does, without a session, which statements on tables do not need.
+
+        A session is made if a part of the work asks for it: see :attr:`writing`.
+        """
+        mine = self._mine
+        if mine.connection is not None:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
-            self._mine.later = ()  # drop the steps of a failed write
-            try:
-                with Session(engine) as session, session.begin():
-                    session.connection(execution_options={WRITES: True})
-                    self._mine.session = session
-                    done = work(session)
-            finally:
-                self._mine.session = None
-            steps: tuple[Callable[[], object], ...] = self._mine.later
-            self._mine.later = ()
+            mine.later = ()  # drop the steps of a failed write
+            with engine.connect().execution_options(**{WRITES: True}) as connection:
+                try:
+                    with connection.begin():
+                        mine.connection = connection
+                        done = work(connection)
+                        if mine.session is not None:
+                            mine.session.flush()
+                finally:
+                    if mine.session is not None:
+                        mine.session.close()
+                    mine.connection = mine.session = None
+            steps: tuple[Callable[[], object], ...] = mine.later
+            mine.later = ()
         for step in steps:
             step()
         return done
@@ -141,6 +155,12 @@ class Database:
     @property
     def writing(self) -> Session | None:
         """The session of this thread's write; ``None`` outside a write."""
+        return None if self._mine.connection is None else self._session()
+
+    def _session(self) -> Session:
+        """Return the session of this thread's write, which changes rows in its transaction."""
+        if self._mine.session is None:
+            self._mine.session = Session(self._mine.connection)
         return self._mine.session
 
     def version(self) -> tuple[int, ...]:
@@ -312,7 +332,8 @@ class _OfThread(threading.local):
     """The state of one thread's use of a database."""
 
     depth = 0
-    session: Session | None = None
+    connection: Connection | None = None  # of its write
+    session: Session | None = None  # of its write, once it is needed
     later: tuple[Callable[[], object], ...] = ()
 
 

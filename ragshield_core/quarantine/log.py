@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")
 
+_END = select(func.max(LogRow.seq))  # read at every write, so built once
 # Action of the lines that record verifications.
 VERIFY = "verify"
 
@@ -109,7 +110,7 @@ class AuditLog:
     def end(self) -> int:
         """Return the number of the last line."""
         with self.database.connection() as connection:
-            return int(connection.scalar(select(func.max(LogRow.seq))) or 0)
+            return int(connection.scalar(_END) or 0)
 
     def head(self) -> str:
         """Return the number and digest of the last line, which covers all earlier lines."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, func, make_url, select
+from sqlalchemy import URL, ColumnElement, Select, Table, bindparam, func, make_url, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
-from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow, checked
+from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow, checked, table_of
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Decision, printable
@@ -48,6 +49,35 @@ STORED = {
 }
 # Faster than the enum's own look-up.
 STATUSES = {str(status): status for status in Status}
+
+# Statements of every write are built once: building one costs several times as much as running it.
+
+
+def _seen_in(table: Table, *, one_store: bool) -> list[ColumnElement[bool]]:
+    """Return the conditions of :func:`.rows.seen_by` without their values."""
+    conditions = [table.c.namespace == bindparam("of")]
+    if one_store:
+        conditions.append(table.c.store.in_(bindparam("stores", expanding=True)))
+    return conditions
+
+
+@cache
+def _prints(by: str | None, *, metadata: bool, one_store: bool) -> Select[Any]:
+    """Return the statement that reads prints, of all rows or by a column."""
+    table = table_of(HeldRow)
+    names = ("number", "entry_id", "fingerprint", "status", *["entry_metadata"] * metadata)
+    query = select(*[table.c[name] for name in names]).where(*_seen_in(table, one_store=one_store))
+    if by is not None:
+        query = query.where(table.c[by].in_(bindparam("some", expanding=True)))
+    return query
+
+
+@cache
+def _any_confirmed(one_store: bool) -> Select[Any]:  # noqa: FBT001 - of the cache
+    """Return the statement that finds a confirmed row, if there is any."""
+    table = table_of(HeldRow)
+    confirmed = (table.c.status == Status.CONFIRMED, *_seen_in(table, one_store=one_store))
+    return select(table.c.number).where(*confirmed).limit(1)
 
 
 class Quarantine:
@@ -570,18 +600,19 @@ class Quarantine:
         """
         # Called at every write and every screening: without a session, which costs more. Callers
         # compare statuses, as in revisions().
-        columns = [HeldRow.number, HeldRow.entry_id, HeldRow.fingerprint, HeldRow.status]
-        if metadata:
-            columns.append(HeldRow.entry_metadata)
-        query = select(*columns).where(*seen_by(self))
-        parts = [query]  # one statement takes a limited number of ids
+        by: str | None = None
+        names: Iterable[Sequence[str]] = [()]  # one statement takes a limited number of ids
         if documents is not None:
-            keys = [document_key(name) for name in documents]
-            parts = [query.where(HeldRow.document.in_(some)) for some in chunks(keys)]
+            by, names = "document", chunks([document_key(name) for name in documents])
         elif ids is not None:
-            parts = [query.where(HeldRow.entry_id.in_(some)) for some in chunks(ids)]
+            by, names = "entry_id", chunks(ids)
+        query = _prints(by, metadata=metadata, one_store=self.store is not None)
         with self.database.connection() as connection:
-            rows: list[Any] = [row for part in parts for row in connection.execute(part)]
+            rows: list[Any] = [
+                row
+                for some in names
+                for row in connection.execute(query, self._seen | {"some": some})
+            ]
         rows.sort(key=lambda row: row[0])
         return tuple(
             Print(number, i, revision, STATUSES[status], *text)
@@ -690,7 +721,7 @@ class Quarantine:
         confirmed = (HeldRow.status == Status.CONFIRMED, *seen_by(self))
         # Called at every write, and nearly always empty: without a session, which costs more.
         with self.database.connection() as connection:
-            if connection.scalar(select(HeldRow.number).where(*confirmed).limit(1)) is None:
+            if connection.scalar(_any_confirmed(self.store is not None), self._seen) is None:
                 return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
         wanted = [*{revision for both in prints.values() for revision in both}]
@@ -715,6 +746,11 @@ class Quarantine:
         return condemned
 
     # Private
+
+    @property
+    def _seen(self) -> dict[str, Any]:
+        """Values of the conditions in :func:`_seen_in`."""
+        return {"of": self.namespace, "stores": (self.store, ANY_STORE)}
 
     def _judge(
         self, ids: Sequence[str], status: Status, by: str, note: str | None, of: Status

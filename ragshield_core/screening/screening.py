@@ -278,6 +278,8 @@ def judged(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Ski
     thresholds = in_force.thresholds[detector.name]
     above = in_force.above(detector.name, part.sources)
     hits = np.flatnonzero(scores > thresholds.flag + above)
+    if not hits.size:
+        return Outcome(column, [], missing, part, rows)
     found = findings_of(
         detector,
         [part.ids[hit] for hit in hits],

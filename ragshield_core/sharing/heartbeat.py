@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -28,27 +29,26 @@ class Heartbeat:
         self._reasons: weakref.WeakSet[object] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
 
     def during(self, reason: object) -> None:
         """Beat until :meth:`over`, or until the reason is garbage-collected."""
         with self._lock:
             self._reasons.add(reason)
             if self._thread is None or not self._thread.is_alive():
-                self._stop = threading.Event()
-                run = (weakref.ref(self), self._stop, self._every)
+                run = (weakref.ref(self), self._every)
                 self._thread = threading.Thread(
                     target=_run, args=run, name="ragshield-heartbeat", daemon=True
                 )
                 self._thread.start()
 
     def over(self, reason: object) -> None:
-        """Stop beating for that reason."""
+        """Stop beating for that reason.
+
+        The thread ends when it would beat next and there is no reason: each write has two reasons,
+        and a thread for each would cost more than the rest of a short write.
+        """
         with self._lock:
             self._reasons.discard(reason)
-            if not self._reasons:
-                self._stop.set()
-                self._thread = None
 
     def _once(self) -> bool:
         """Beat if there still is a reason; return whether there was."""
@@ -63,8 +63,9 @@ class Heartbeat:
         return True
 
 
-def _run(reference: weakref.ref[Heartbeat], stop: threading.Event, every: float) -> None:
-    while not stop.wait(every):
+def _run(reference: weakref.ref[Heartbeat], every: float) -> None:
+    while True:
+        time.sleep(every)
         heartbeat = reference()
         if heartbeat is None or not heartbeat._once():  # noqa: SLF001 - in this module
             return

@@ -23,9 +23,8 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
 
-from ragshield_core.database import chunks
+from ragshield_core.database import Transaction, chunks
 from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.database.tables import (
     HeadRow,
@@ -154,12 +153,14 @@ class Journal:
 
     # Reading
 
-    def head(self, session: Session) -> int:
+    def head(self, session: Transaction) -> int:
         """Return the position of the last event; 0 before the first."""
         head = self._head(session)
         return 0 if head is None else head.position
 
-    def since(self, session: Session, position: int, limit: int = 100) -> tuple[JournalRecord, ...]:
+    def since(
+        self, session: Transaction, position: int, limit: int = 100
+    ) -> tuple[JournalRecord, ...]:
         """Return up to ``limit`` events after a position, in order, including pending ones.
 
         Raises
@@ -188,7 +189,7 @@ class Journal:
                 return tuple(found)
         raise self._missing(session, position + len(found) + 1)
 
-    def pending(self, session: Session) -> tuple[Pending, ...]:
+    def pending(self, session: Transaction) -> tuple[Pending, ...]:
         """Return the pending events, which are intended and not closed yet.
 
         If their writer was silent for longer than its lease, they are abandoned.
@@ -202,14 +203,14 @@ class Journal:
             found.append(Pending(position, writer, silent, alive))
         return tuple(found)
 
-    def intending(self, session: Session) -> tuple[Intending, ...]:
+    def intending(self, session: Transaction) -> tuple[Intending, ...]:
         """Return the writers of pending events, and whether they are alive."""
         pending = self.pending(session)
         counts = Counter(each.writer for each in pending)
         stands = {each.writer: (each.silent_for, each.alive) for each in pending}
         return tuple(Intending(writer, n, *stands[writer]) for writer, n in counts.items())
 
-    def replaced_at(self, session: Session) -> float | None:
+    def replaced_at(self, session: Transaction) -> float | None:
         """Return the time of the last calibration; ``None`` if its event was pruned."""
         kinds = map(str, (Change.REPLACED, Change.RECALIBRATED))
         replaced = and_(_of(_EVENTS), _EVENTS.c.kind.in_(list(kinds)))
@@ -217,11 +218,11 @@ class Journal:
         at: float | None = session.execute(query, {"of": self.namespace}).scalar()
         return at
 
-    def turn(self, session: Session) -> str | None:
+    def turn(self, session: Transaction) -> str | None:
         """Return the writer that has the turn; meanwhile no other can append."""
         return next(iter(self.queue(session, 1)), None)
 
-    def queue(self, session: Session, most: int) -> Sequence[str]:
+    def queue(self, session: Transaction, most: int) -> Sequence[str]:
         """Return the first writers that have or wait for the turn, up to ``most``."""
         values = {"of": self.namespace, "lease": self.lease, "most": most}
         return session.execute(_QUEUE, values).scalars().all()
@@ -230,7 +231,7 @@ class Journal:
 
     def lock(
         self,
-        session: Session,
+        session: Transaction,
         *,
         writer: str,
         expected: int | None = None,
@@ -270,7 +271,7 @@ class Journal:
 
     def append(
         self,
-        session: Session,
+        session: Transaction,
         events: Sequence[Event],
         *,
         writer: str,
@@ -293,7 +294,7 @@ class Journal:
 
     def close_pending(
         self,
-        session: Session,
+        session: Transaction,
         positions: Collection[int],
         contrary: Sequence[Event] = (),
         *,
@@ -327,10 +328,9 @@ class Journal:
                 "outcome, and undo later changes."
             )
             raise TakenOverError(msg)
-        self._note(session, writer)
         return self._append(session, head, rows, writer, closed=len(wanted))
 
-    def at(self, session: Session, positions: Sequence[int]) -> list[JournalRecord]:
+    def at(self, session: Transaction, positions: Sequence[int]) -> list[JournalRecord]:
         """Return events by their positions, in order."""
         found: list[JournalRecord] = []
         for some in chunks(positions):
@@ -339,7 +339,7 @@ class Journal:
             raise self._missing(session, min({*positions} - {one.position for one in found}))
         return found
 
-    def take_over(self, session: Session, *, writer: str) -> list[JournalRecord]:
+    def take_over(self, session: Transaction, *, writer: str) -> list[JournalRecord]:
         """Assign all abandoned events to the writer, which must close them; return them.
 
         Only one writer gets them. If that one crashes as well, they are abandoned again.
@@ -354,11 +354,11 @@ class Journal:
 
     # Writers and their turns
 
-    def beat(self, session: Session, writer: str) -> None:
+    def beat(self, session: Transaction, writer: str) -> None:
         """Record that a writer is alive."""
         self._note(session, writer)
 
-    def begin_measuring(self, session: Session, writer: str) -> bool:
+    def begin_measuring(self, session: Transaction, writer: str) -> bool:
         """Claim recalibration, unless a living writer has it; return whether the claim succeeded.
 
         The name of the writer begins with :data:`MEASURES`. It must call :meth:`beat` meanwhile,
@@ -370,11 +370,11 @@ class Journal:
         self._note(session, writer)
         return True
 
-    def retire(self, session: Session, writer: str) -> None:
+    def retire(self, session: Transaction, writer: str) -> None:
         """Forget a writer that has stopped; its pending events are abandoned."""
         session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
 
-    def take_turn(self, session: Session, writer: str) -> bool:
+    def take_turn(self, session: Transaction, writer: str) -> bool:
         """Queue for a turn; return whether it has come. If not, poll :meth:`turn` until it has.
 
         Turns come in the order in which writers queued. Each ends with one :meth:`append`, with
@@ -382,20 +382,22 @@ class Journal:
         queue; a waiting writer must call :meth:`beat`.
         """
         head = self._begun(session)
-        ticket = session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
+        first = self.turn(session)
+        ours = {"of": self.namespace, "by": writer}
+        ticket = None if first is None else session.execute(_TICKET, ours).scalar()
         if ticket is None:
             ticket = head.tickets + 1
             self._set_head(session, head, tickets=ticket)
         self._note(session, writer, ticket=ticket)
-        return self.turn(session) == writer
+        return first is None or self.turn(session) == writer
 
-    def give_up_turn(self, session: Session, writer: str) -> None:
+    def give_up_turn(self, session: Transaction, writer: str) -> None:
         """Leave the queue."""
         self._note(session, writer, ticket=None)
 
     # Room
 
-    def prune(self, session: Session) -> None:
+    def prune(self, session: Transaction) -> None:
         """Delete crashed writers, and events that no process needs.
 
         The journal keeps the events after the last two snapshots (one may be damaged), and all
@@ -417,7 +419,7 @@ class Journal:
 
     # In parts
 
-    def _head(self, session: Session) -> Any:
+    def _head(self, session: Transaction) -> Any:
         """Return the head row of the journal; ``None`` if the journal does not exist yet."""
         head = session.execute(_HEAD, {"of": self.namespace}).one_or_none()
         if head is not None:
@@ -427,7 +429,7 @@ class Journal:
                 raise_damaged(f"where {self!r} stands", HeadRow)
         return head
 
-    def _begun(self, session: Session) -> Any:
+    def _begun(self, session: Transaction) -> Any:
         """Return the head row, in a transaction that writes; create it if needed."""
         if (head := self._head(session)) is not None:
             return head
@@ -437,7 +439,7 @@ class Journal:
         session.execute(insert(_HEADS), start)
         return self._head(session)
 
-    def _set_head(self, session: Session, head: Any, **values: Any) -> None:
+    def _set_head(self, session: Transaction, head: Any, **values: Any) -> None:
         row = {**head._mapping, **values}  # noqa: SLF001 - public, see SQLAlchemy
         row["digest"] = self.digests.of(HeadRow, row)
         session.execute(_SET_HEAD, {**row, "of": self.namespace})
@@ -450,7 +452,7 @@ class Journal:
 
     def _append(
         self,
-        session: Session,
+        session: Transaction,
         head: Any,
         rows: Sequence[dict[str, Any]],
         writer: str,
@@ -475,7 +477,7 @@ class Journal:
             self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
         return positions
 
-    def _note(self, session: Session, writer: str, **ticket: int | None) -> None:
+    def _note(self, session: Transaction, writer: str, **ticket: int | None) -> None:
         """Record that a writer is alive, and its ticket if given."""
         change = {**ticket, "of": self.namespace, "by": writer, "lease": self.lease}
         found: Any = session.execute(_NOTE if ticket else _BEAT, change)
@@ -484,12 +486,12 @@ class Journal:
             session.execute(insert(_WRITERS).values(heartbeat=now(), **row))
 
     def _records(
-        self, session: Session, query: Select[Any], **which: Any
+        self, session: Transaction, query: Select[Any], **which: Any
     ) -> Iterator[JournalRecord]:
         for row in session.execute(query, {"of": self.namespace, **which}).mappings():
             yield read(row, self.digests)
 
-    def _missing(self, session: Session, position: int) -> Exception:
+    def _missing(self, session: Transaction, position: int) -> Exception:
         head = self._head(session)
         if head is not None and position <= head.pruned:
             msg = (

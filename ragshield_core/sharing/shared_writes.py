@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from ragshield_core.calibration.calibrator import Measured
+from ragshield_core.database import Transaction
 from ragshield_core.learning.events import Change, Event, Intent
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.status import Standing
@@ -250,7 +251,7 @@ class SharedWrites(Writes):
                     raise OvertakenError(msg)
                 try:
                     attempt = partial(self._attempt, work=work, keep_turn=keep_turn)
-                    answer, happened, positions = self._database.write(attempt)
+                    answer, happened, positions = self._database.write_rows(attempt)
                 except OvertakenError:
                     if ours is not None:  # this process was silent for too long
                         self._turns.over()
@@ -273,7 +274,7 @@ class SharedWrites(Writes):
         return answer
 
     def _attempt(
-        self, session: Session, work: Callable[[], T], *, keep_turn: bool
+        self, session: Transaction, work: Callable[[], T], *, keep_turn: bool
     ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
         # First: a process that has lost its turn must not write or read anything.
         judged_at = None if self._turns.current is None else self._turns.at
@@ -383,15 +384,15 @@ class SharedWrites(Writes):
         """
         with self._state.lock:
             mine = {position for intent in self._open for position in intent.positions}
-            with self._database.read() as session:
+            with self._database.connection() as session:
                 others = [p for p in self._journal.pending(session) if p.position not in mine]
             if not others:
                 return None
             lost = any(not each.alive for each in others)
             take_over = partial(self._journal.take_over, writer=self.writer)
-            records = self._database.write(take_over) if lost else []
+            records = self._database.write_rows(take_over) if lost else []
             dropped = [each.position for each in others if each.writer == self.writer]
-            with self._database.read() as session:
+            with self._database.connection() as session:
                 records += self._journal.at(session, dropped)
             if not records:
                 return None
@@ -445,10 +446,10 @@ class SharedWrites(Writes):
         if not intent.positions:
             return
 
-        def work(session: Session) -> range:
+        def work(session: Transaction) -> range:
             return self._journal.close_pending(session, intent.positions, fixes, writer=self.writer)
 
-        positions = self._database.write(work)
+        positions = self._database.write_rows(work)
         if positions:
             self._read_to(positions.start - 1)
             self._apply_mine([(event, None) for event in fixes], positions)
@@ -555,7 +556,7 @@ class SharedWrites(Writes):
             if confirmed is None:
                 return
             self._measured = True
-            if not self._database.write(partial(self._journal.begin_measuring, writer=me)):
+            if not self._database.write_rows(partial(self._journal.begin_measuring, writer=me)):
                 return
             self._alive.add(me)
             self._heartbeat.during(claim)
@@ -582,7 +583,7 @@ class SharedWrites(Writes):
             self._heartbeat.over(claim)
             self._alive.discard(me)
             with suppress(QuarantineError):  # others wait for it no longer than the lease
-                self._database.write(partial(self._journal.retire, writer=me))
+                self._database.write_rows(partial(self._journal.retire, writer=me))
             self._measuring = None
 
     def _put_in_force(self, measured: Measured, confirmed: tuple[str, ...]) -> None:
@@ -628,11 +629,11 @@ class SharedWrites(Writes):
 
     def _beat(self) -> None:
         for writer in tuple(self._alive):
-            self._database.write(partial(self._journal.beat, writer=writer))
+            self._database.write_rows(partial(self._journal.beat, writer=writer))
 
     def leave(self) -> None:
         """Stop taking part; others recover the pending events of this process at once."""
-        self._database.write(partial(self._journal.retire, writer=self.writer))
+        self._database.write_rows(partial(self._journal.retire, writer=self.writer))
 
     def close(self) -> None:
         """Stop taking part, and close the connections."""
@@ -650,7 +651,7 @@ class SharedWrites(Writes):
         """Apply the events of others, up to a position or to the end."""
         while last is None or self.position < last:
             try:
-                with self._database.read() as session:
+                with self._database.connection() as session:
                     if last is None and self._journal.head(session) == self.position:
                         return
                     records = self._journal.since(session, self.position)

@@ -76,11 +76,11 @@ class Turns:
         while not mine:
             if time.monotonic() >= until:  # queue again, in case it counted as crashed
                 take_turn = partial(self._journal.take_turn, writer=self._writer)
-                mine = self._database.write(take_turn)
+                mine = self._database.write_rows(take_turn)
                 until = time.monotonic() + self._journal.lease / BEATS
             elif (version := self._database.version()) != seen:
                 seen = version
-                with self._database.read() as session:
+                with self._database.connection() as session:
                     queue = self._journal.queue(session, NEXT)
                 mine, near = queue[:1] == [self._writer], self._writer in queue
                 pause = PAUSE if near else LONG_PAUSE
@@ -91,7 +91,7 @@ class Turns:
 
     def leave_queue(self) -> None:
         """Let the next process have the turn."""
-        self._database.write(partial(self._journal.give_up_turn, writer=self._writer))
+        self._database.write_rows(partial(self._journal.give_up_turn, writer=self._writer))
 
     def over(self, turn: object | None = None) -> None:
         """Let the next thread of this process queue."""

@@ -165,5 +165,8 @@ def language_of(text: str) -> str | None:
 def _most_votes(words: list[str], languages: dict[str, frozenset[str]]) -> tuple[str, int]:
     """Return the language with the most function words among these words, and their number."""
     counts = Counter(words)
-    votes = {name: sum(counts[word] for word in listed) for name, listed in languages.items()}
+    there = frozenset(counts)
+    votes = {
+        name: sum(map(counts.__getitem__, there & listed)) for name, listed in languages.items()
+    }
     return max(votes.items(), key=itemgetter(1))

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from shared_store import FolderKeeper, add
+from sqlalchemy import event
 from support import Scripted, group, join, meanwhile, passages, scored
 from test_replay import assert_same
 from test_sharing import failing_commits
@@ -18,6 +20,7 @@ from ragshield_core.detectors import CliqueDetector, InstructionDetector
 from ragshield_core.detectors.instruction import matching
 from ragshield_core.detectors.instruction.matching import suspicion
 from ragshield_core.model.errors import OvertakenError
+from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.store import recalling, reviewing, writing
 
 RATE = 0.05
@@ -68,6 +71,39 @@ def test_texts_are_read_before_the_turn_of_their_writer(url, folder):
             add(worker, passages(3, 1))
     assert read[0] >= 3
     assert read == [readable.call_count]
+
+
+def test_one_entry_costs_three_transactions_of_few_statements(tmp_path, folder):
+    (worker,) = calibrated(f"sqlite:///{tmp_path / 'guard.db'}", folder, 1)
+    add(worker, passages(1, 2))
+    statements = []
+    with worker.guard.quarantine.database.engine() as engine:
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def note(_connection, _cursor, statement, *_):
+            statements.append(statement)
+
+    add(worker, passages(1, 3))
+    assert statements.count("BEGIN IMMEDIATE") == 3  # the turn, the announcement, its end
+    assert len(statements) <= 25
+
+
+def test_one_thread_beats_for_all_writes_and_ends_without_any():
+    beats, reasons = [], [type("Reason", (), {})() for _ in range(3)]
+    heart = Heartbeat(lambda: beats.append(threading.current_thread()), 0.05)
+    for reason in reasons:
+        heart.during(reason)
+        heart.over(reason)
+    heart.during(reasons[0])
+    while len(beats) < 2:
+        time.sleep(0.01)
+    heart.over(reasons[0])
+    assert len(set(beats)) == 1
+    beats[0].join(timeout=60)
+    assert not beats[0].is_alive()
+    heart.during(reasons[1])
+    while beats[-1] is beats[0]:
+        time.sleep(0.01)
 
 
 # Nobody passes unseen

@@ -123,16 +123,18 @@ class Held(NamedTuple):
         cls,
         overlay: Overlay,
         weights: NDArray[np.float32],
-        tight: NDArray[np.float32],
+        tight: Mapping[Channel, NDArray[np.float32]],
         waiting: NDArray[np.bool_],
-    ) -> Held:
-        """Build it from columns by slot: weights, tightness of groups, and quarantine."""
-        later = (0, len(overlay.batch))
-        bonds = np.where(weights > 0.0, tight[:, 0], np.float32(0.0))
-        waiting = waiting & (weights > 0.0)
-        return cls(
-            np.pad(weights, later), np.pad(bonds, later), np.pad(waiting, later), overlay.graph
-        )
+    ) -> dict[Channel, Held]:
+        """Build them from columns by slot: weights, tightness by channel, and quarantine."""
+        later = np.zeros(len(overlay.batch), dtype=np.float32)
+        waiting = np.concatenate([waiting & (weights > 0.0), later.astype(np.bool_)])
+        all_weights = np.concatenate([weights, later])
+        held = {}
+        for channel, figures in tight.items():
+            bonds = np.where(weights > 0.0, figures[:, 0], np.float32(0.0))
+            held[channel] = cls(all_weights, np.concatenate([bonds, later]), waiting, overlay.graph)
+        return held
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with additional rows of an overlay that are suspicious."""
@@ -251,10 +253,6 @@ class GroupEvidence:
         self._held = held if held is not None and held.weights.any() else None
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
-        n_numbers = overlay.graph.n_slots + len(overlay.batch)
-        # int32 suffices for fewer than 2^31 entries, and saves memory for a whole knowledge base.
-        self._position = np.full(n_numbers, -1, dtype=np.int32)
-        self._position[overlay.numbers] = np.arange(len(overlay.numbers))
         n = len(overlay.numbers)
         self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
@@ -262,7 +260,10 @@ class GroupEvidence:
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # no edges
         parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
-        in_threads(lambda rows: self._tightness(rows, before), parts)
+        if len(parts) == 1:
+            self._tightness(parts[0], before)
+        else:
+            in_threads(lambda rows: self._tightness(rows, before), parts)
         for rows in parts:
             self._contrast(rows)
 
@@ -271,20 +272,18 @@ class GroupEvidence:
         """Numbers of the entries, by row."""
         return self._overlay.numbers
 
-    def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
+    def tied(self, rows: slice | NDArray[np.intp]) -> Raw:
         """Return the evidence of rows, each part limited to the best of the other members."""
-        self._look_beyond(self.members[rows, : SIZES[-1] - 1])
+        group = self.members[rows, : SIZES[-1] - 1]
+        self._look_beyond(group)
         columns = []
         for name, figures in self.raw._asdict().items():
             mine = figures[rows]
-            if name == "agreed":  # involves other members already
-                columns.append(mine)
-                continue
-            shared = np.empty_like(mine)
-            for column, size in enumerate(SIZES):
-                theirs = self.of(name, column, self.members[rows, : size - 1])
-                shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
-            columns.append(shared)
+            if name != "agreed":  # which involves other members already
+                theirs = self.of(name, group)
+                best = [theirs[:, : size - 1, c].max(axis=1) for c, size in enumerate(SIZES)]
+                mine = np.minimum(mine, np.stack(best, axis=1))
+            columns.append(mine)
         return Raw(*columns)
 
     def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
@@ -292,7 +291,9 @@ class GroupEvidence:
         self._beyond = None
         if self._standing is None or "near" in self._standing:
             return
-        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
+        beyond = np.unique(members[(members >= 0) & (self._overlay.position[members] < 0)]).astype(
+            np.int64
+        )
         if beyond.size:
             self._beyond = GroupEvidence(
                 self._overlay.graph.part(beyond),
@@ -395,16 +396,19 @@ class GroupEvidence:
 
     def _contrast(self, rows: Rows) -> None:
         tight = self.raw.tight[rows]
-        for column, size in enumerate(SIZES):
-            around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
-            members = self.members[rows, around]
-            theirs = self.of("tight", column, members)
-            if self._held is not None:  # entries in quarantine do not make a group look usual
-                theirs[(members >= 0) & self._held.waiting[members]] = 0.0
-            # The surroundings count at most as much as their own nearness to the entry.
-            reached = np.minimum(theirs, self.nearness[rows, around])
-            for figures, least in ((self.raw.near, reached), (self.raw.far, theirs)):
-                figures[rows, column] = rounded(tight[:, column] - least.max(axis=1), FIGURE_STEPS)
+        others = np.s_[: SIZES[-1] - 1 + SURROUNDINGS]
+        members, nearness = self.members[rows, others], self.nearness[rows, others]
+        theirs = self.of("tight", members)
+        if self._held is not None:  # entries in quarantine do not make a group look usual
+            theirs[(members >= 0) & self._held.waiting[members]] = 0.0
+        # The surroundings count at most as much as their own nearness to the entry.
+        reached = np.minimum(theirs, nearness[:, :, None])
+        for figures, counted in ((self.raw.near, reached), (self.raw.far, theirs)):
+            around = [
+                counted[:, size - 1 : size - 1 + SURROUNDINGS, column].max(axis=1)
+                for column, size in enumerate(SIZES)
+            ]
+            figures[rows] = rounded(tight - np.stack(around, axis=1), FIGURE_STEPS)
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
@@ -413,26 +417,28 @@ class GroupEvidence:
         mine = self._overlay.lineage_of(np.maximum(first, 0))
         theirs = self._overlay.lineage_of(np.maximum(second, 0))
         same = (mine == theirs) & (mine != NO_LINEAGE)
-        trusted = same & np.isin(mine, self._exempt)
+        without = second < 0
+        if self._exempt.size:
+            without |= same & np.isin(mine, self._exempt)
         if not self._families:
             same &= False
         wanted = same if self._channel == "same" else ~same
         seen = np.where(wanted, near, np.float32(0.0))
         if self._channel == "any" and self._kin is not None:
             seen[same] = self._kin(near[same])
-        seen[trusted | (second < 0)] = 0.0
+        seen[without] = 0.0
         return seen
 
-    def of(self, part: str, column: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return evidence by entry number, shape as ``numbers``; 0 for a negative number."""
-        position = self._position[numbers]
-        here = getattr(self.raw, part)[position, column]
+    def of(self, part: str, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        """Return evidence by entry number, with a last axis of sizes; 0 for a negative number."""
+        position = self._overlay.position[numbers]
+        here = getattr(self.raw, part)[position]
         outside = (position < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
             if part in self._standing:
-                here[outside] = self._standing[part][numbers[outside], column]
+                here[outside] = self._standing[part][numbers[outside]]
             elif self._beyond is not None:
-                here[outside] = self._beyond.of(part, column, numbers[outside])
+                here[outside] = self._beyond.of(part, numbers[outside])
         here[numbers < 0] = 0.0
         return np.asarray(here)
 

@@ -9,6 +9,7 @@ not changed. Learning the batch writes the overlay into the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -111,6 +112,7 @@ class SimilarityGraph:
         self.lineages: dict[str | None, int] = {None: NO_LINEAGE}  # codes by name
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
+        self._nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, dim)))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -324,9 +326,8 @@ class SimilarityGraph:
 
     def part(self, slots: NDArray[np.int64]) -> Overlay:
         """Return some entries of the graph as an overlay without a batch."""
-        nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, self.index.dim)))
         lists = self.lists.take(slots)
-        return Overlay(graph=self, batch=nothing, numbers=slots, lists=lists, words=[])
+        return Overlay(graph=self, batch=self._nothing, numbers=slots, lists=lists, words=[])
 
     def learn(self, keys: Sequence[str], overlay: Overlay) -> NDArray[np.int64]:
         """Write an overlay of this graph into it; return the new slots."""
@@ -460,6 +461,14 @@ class Overlay:
         self.words, self.all_words = words, Words(graph.words, words)
         self._start = graph.n_slots
         self._lineage, self._new_lineages = codes_of(batch.lineages, graph.lineages)
+
+    @cached_property
+    def position(self) -> NDArray[np.int32]:
+        """Place of each number in :attr:`numbers`, -1 for others."""
+        # int32 suffices for fewer than 2^31 entries, and saves memory for a whole knowledge base.
+        position = np.full(self._start + len(self.batch), -1, dtype=np.int32)
+        position[self.numbers] = np.arange(len(self.numbers))
+        return position
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros for a number of -1."""

@@ -97,7 +97,7 @@ def judge(
     # Newcomers, and copies, which count by themselves, do not change with suspicion.
     suspects, first = suspected
     before = first.evidence
-    held = {c: known.held(overlay, c).suspecting(suspects, before[c]) for c in CHANNELS}
+    held = {c: one.suspecting(suspects, before[c]) for c, one in known.held(overlay).items()}
     newcomers = before["cross"].newcomers
     evidence = known.evidence(overlay, newcomers, held=held, before=before)
     judgement = scored(known, overlay, evidence, first.lineages, rows)

@@ -149,8 +149,8 @@ class Known:
         slots = overlay.numbers[standing]
         return standing[~self.notes["trusted"][slots] & ~self.is_held(slots)]
 
-    def held(self, overlay: Overlay, channel: Channel) -> Held:
-        """Return the entries that count only against members of their group.
+    def held(self, overlay: Overlay) -> dict[Channel, Held]:
+        """Return, by channel, the entries that count only against members of their group.
 
         Entries that are suspicious because they came together count as held: others are not
         suspicious for being beside them.
@@ -162,7 +162,7 @@ class Known:
         # The weight of unconfirmed entries decays.
         age = self.n_come - held_at[waiting]
         weights[waiting] = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
-        return Held.of(overlay, weights, self.notes[channel], waiting)
+        return Held.of(overlay, weights, {c: self.notes[c] for c in CHANNELS}, waiting)
 
     # Newcomers
 
@@ -232,14 +232,16 @@ class Known:
         channels: Sequence[Channel] = CHANNELS,
     ) -> dict[Channel, GroupEvidence]:
         """Return the evidence about the entries of an overlay, by channel."""
+        exempt = overlay.lineage_codes(self.rule.trusted_lineages)
+        held = self.held(overlay) if held is None else held
         return {
             channel: GroupEvidence(
                 overlay,
                 channel,
                 {"tight": self.notes[channel]},
-                overlay.lineage_codes(self.rule.trusted_lineages),
+                exempt,
                 families=self.families,
-                held=self.held(overlay, channel) if held is None else held[channel],
+                held=held[channel],
                 kin=self.kin,
                 newcomers=newcomers,
                 before=None if before is None else before[channel],

@@ -188,11 +188,11 @@ def _with_groups(
     """Return the suspected rows, and rows as near to two of these as their own groups are."""
     weights = np.zeros(known.graph.n_slots, dtype=np.float32)
     waiting = np.zeros(len(weights), dtype=np.bool_)
+    nobody = Held.of(overlay, weights, {c: known.notes[c] for c in evidence}, waiting)
     while suspected.any():
         joined = suspected.copy()
         for channel, found in evidence.items():
-            held = Held.of(overlay, weights, known.notes[channel], waiting)
-            held = held.suspecting(np.flatnonzero(suspected), found)
+            held = nobody[channel].suspecting(np.flatnonzero(suspected), found)
             theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
             theirs &= found.nearness >= held.bonds[found.members]
             joined |= theirs.sum(axis=1) >= NEAREST_SUSPECTS

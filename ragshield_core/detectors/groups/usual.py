@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,8 @@ STEADY_FROM, STEADY = 0.8, 20
 # sample has hardly any agreement, and the general least scale would make a clean entry with some
 # extremely rare.
 LEAST_SCALE, LEAST_SCALE_AGREED = 0.05, 1.0
+# Shares of the weight of agreement, by group size.
+AGREED_SHARES = (np.array(SIZES) - 1) / (SIZES[-1] - 1)
 # Points kept of a reference distribution; more change no threshold that matters.
 MAX_POINTS = 20_000
 # Share of groups below the tightness that reviewers see as usual.
@@ -123,11 +125,7 @@ class Surprisal:
 
     def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return surprisals, shape as ``values``."""
-        given = np.asarray(values, dtype=np.float64)
-        n = len(self.points)
-        share = 1.0 - np.searchsorted(self.points, given, side="left") / (n + 1.0)
-        beyond = -np.log(self.share) + (given - self.tail_from) / self.scale
-        return np.where(given > self.tail_from, beyond, -np.log(share))
+        return np.asarray(together([self], np.asarray(values)[..., None])[..., 0])
 
     def state(self) -> NDArray[np.float64]:
         """Return everything in one array."""
@@ -146,6 +144,17 @@ def _narrow(points: NDArray[np.float64]) -> NDArray[Any]:
     """Return points in float32 if this loses nothing, else a copy."""
     narrow = points.astype(np.float32)
     return narrow if (narrow == points).all() else points.copy()
+
+
+def together(surprisals: Sequence[Surprisal], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return surprisals, shape as ``values``, whose last axis has one value per distribution."""
+    # In the values' own type: points in float32 would be converted for values in float64.
+    places = [np.searchsorted(one.points, values[..., c]) for c, one in enumerate(surprisals)]
+    figures = [(len(s.points) + 1.0, s.tail_from, s.scale, s.share) for s in surprisals]
+    size, tail_from, scale, share = np.array(figures).T
+    beyond = -np.log(share) + (values.astype(np.float64) - tail_from) / scale
+    within = -np.log(1.0 - np.stack(places, axis=-1) / size)
+    return np.asarray(np.where(values > tail_from, beyond, within))
 
 
 class Usual:
@@ -176,35 +185,35 @@ class Usual:
                     surprisal = Surprisal(values[:, c], robust=robust, least_scale=scale)
                     usual.surprisals[f"{channel}.{name}.{c}"] = surprisal
             usual.tightness[channel] = np.quantile(measured["tight"], usual.share, axis=0).tolist()
-            together = {f"{channel}.{name}": values for name, values in measured.items()}
+            weighted = usual._weighted(tied, [channel])
             for c in range(len(SIZES)):
-                weighted = Surprisal(usual._weighted(together, channel, c), robust=robust)
-                usual.surprisals[f"{channel}.{c}"] = weighted
+                usual.surprisals[f"{channel}.{c}"] = Surprisal(weighted[:, c], robust=robust)
         usual.surprisals["crowd"] = Surprisal(tied["crowd"], robust=robust)
         for kind, copies in COPIES.items():
             surprisal = Surprisal(tied[kind], robust=robust, least_scale=copies.scale)
             usual.surprisals[kind] = surprisal
         return usual
 
-    def _weighted(self, tied: Tied, channel: str, column: int) -> NDArray[np.float64]:
-        """Return the weighted surprisals of a channel's parts for one group size, shape (n,)."""
-        total = np.zeros(len(tied[f"{channel}.tight"]))
+    def _weighted(self, tied: Tied, channels: Sequence[Channel]) -> NDArray[np.float64]:
+        """Return the weighted surprisals of all parts, by channel and size, (n, n_columns)."""
+        keys = [(channel, c) for channel in channels for c in range(len(SIZES))]
+        total = np.zeros((len(tied[f"{channels[0]}.tight"]), len(keys)))
         for name, weight in WEIGHTS.items():
-            if surprisal := self.surprisals.get(f"{channel}.{name}.{column}"):
-                share = (SIZES[column] - 1) / (SIZES[-1] - 1) if name == "agreed" else 1.0
-                total += share * weight * surprisal(tied[f"{channel}.{name}"][:, column])
+            if (named := f"{channels[0]}.{name}") in tied and f"{named}.0" in self.surprisals:
+                shares = AGREED_SHARES if name == "agreed" else np.ones(len(SIZES))
+                surprisals = [self.surprisals[f"{channel}.{name}.{c}"] for channel, c in keys]
+                values = np.concatenate([tied[f"{one}.{name}"] for one in channels], axis=1)
+                total += np.tile(shares * weight, len(channels)) * together(surprisals, values)
         return total
 
     def columns(self, tied: Tied) -> NDArray[np.float64]:
         """Return the surprisal of each kind of evidence, shape (n, len(WHYS))."""
-        found = [
-            self.surprisals[f"{channel}.{c}"](self._weighted(tied, channel, c)) - DISCOUNTS[channel]
-            for channel in CHANNELS
-            for c in range(len(SIZES))
-        ]
-        found.append(self.surprisals["crowd"](tied["crowd"]) - CROWD_DISCOUNT)
-        found += [np.where(tied[k] > 0, self.surprisals[k](tied[k]), 0.0) for k in COPIES]
-        return np.stack(found, axis=1)
+        groups = [self.surprisals[f"{kind}.{c}"] for kind, c in WHYS if kind in CHANNELS]
+        discounts = np.repeat([DISCOUNTS[channel] for channel in CHANNELS], len(SIZES))
+        found = together(groups, self._weighted(tied, CHANNELS)) - discounts
+        crowd = self.surprisals["crowd"](tied["crowd"]) - CROWD_DISCOUNT
+        copies = [np.where(tied[k] > 0, self.surprisals[k](tied[k]), 0.0) for k in COPIES]
+        return np.column_stack([found, crowd, *copies])
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays."""

@@ -189,10 +189,13 @@ class KnownSample:
 
     def _of_one_document(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
         """Mark the pairs of an entry and a sample entry of the same document."""
-        own = self.columns["lineage"].tolist()
-        numbers = {name: number for number, name in enumerate(own) if name is not None}
+        named = enumerate(lineages)
+        numbers: dict[str | None, int] = {name: row for row, name in named if name is not None}
+        if not numbers:
+            return np.zeros((len(lineages), len(self)), dtype=np.bool_)
+        theirs = np.array([numbers.get(name, -2) for name in self.columns["lineage"].tolist()])
         mine = np.array([numbers.get(name, -1) for name in lineages])
-        return np.asarray(mine[:, None] == np.array([numbers.get(name, -2) for name in own]))
+        return np.asarray(mine[:, None] == theirs)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""

@@ -236,6 +236,8 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         # Counts of fitted entries, by source.
         self._sources = np.zeros((_N_SOURCES, _N_COUNTS), dtype=np.int64)
         self._doubtful = np.zeros(_SHAPE, dtype=np.bool_)
+        # See _usual: of fitted entries, which stay as later ones come, and all that count.
+        self._totals_fitted: tuple[_Totals, _Totals] | None = None
         self._totals: list[tuple[_Totals, _Totals]] | None = None
 
     def fit(self, reference: Batch) -> Self:
@@ -260,7 +262,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         # Negative counts are fitted entries, so they are subtracted there.
         self._fitted = np.maximum(self._fitted + np.minimum(self._arrived, 0), 0)
         np.maximum(self._arrived, 0, out=self._arrived)
-        self._totals = None
+        self._totals = self._totals_fitted = None
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while no entry of the knowledge base was learned."""
@@ -302,7 +304,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
                 doubtful[...] = False
         else:
             doubtful[...] = False
-        self._doubtful, self._totals = doubtful, None
+        self._doubtful, self._totals, self._totals_fitted = doubtful, None, None
         return np.asarray(doubtful[sample])
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
@@ -400,14 +402,17 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         Later entries, which nobody has vouched for, may make questions rarer, not more usual.
         """
         if self._totals is None:
-            tables = [self._fitted] if self._fitted[0].any() else []
-            if self._arrived.any() or not tables:
-                tables.append(self._fitted + self._arrived)
-            doubtful = self._doubtful
-            self._totals = [
-                (_totals(np.where(doubtful, 0, front)), _totals(inside)) for front, inside in tables
-            ]
+            if self._totals_fitted is None:
+                self._totals_fitted = self._totals_of(self._fitted)
+            self._totals = [self._totals_fitted] if self._fitted[0].any() else []
+            if self._arrived.any() or not self._totals:
+                self._totals.append(self._totals_of(self._fitted + self._arrived))
         return self._totals
+
+    def _totals_of(self, tables: NDArray[np.int64]) -> tuple[_Totals, _Totals]:
+        """Return the totals in front, without doubtful openings, and inside."""
+        front, inside = tables
+        return _totals(np.where(self._doubtful, 0, front)), _totals(inside)
 
 
 class _Read(NamedTuple):
