@@ -49,7 +49,7 @@ class Alert:
 
     @property
     def order(self) -> tuple[int, int, float, float]:
-        """Sorts the most consequential alert first; ``relation`` is a claim, so it plays no part."""
+        """Key that sorts the most consequential first; ``relation``, a claim, plays no part."""
         return (-self.canaries, -self.questions, self.p_value, -self.score)
 
     def to_dict(self) -> dict[str, Any]:

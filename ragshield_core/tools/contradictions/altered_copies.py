@@ -29,10 +29,11 @@ class AlteredCopies:
     Examples
     --------
     >>> standing = ("The ferry to Norrholm leaves at seven from the east pier.",)
-    >>> altered = "The ferry to Norrholm leaves at seven from the pier in Utby."
+    >>> altered = "The ferry to Utby leaves at seven from the east pier."
     >>> other = "In the east of Norrholm there is a pier, from which people fish."
-    >>> [round(one.score, 2) for one in AlteredCopies()([Pair(altered, standing),
-    ...                                                  Pair(other, standing)])]
+    >>> answers = AlteredCopies()([Pair(altered, standing), Pair(other, standing)])
+    >>> [round(answer.score, 2) for answer in answers]
+    [0.83, 0.01]
     """
 
     name = "altered copies"

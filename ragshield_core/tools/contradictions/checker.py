@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import CalibrationError, NotFittedError
@@ -50,6 +50,8 @@ logger = logging.getLogger("ragshield")
 
 # Passages beyond k that are searched: the entry itself and its copies are among the nearest.
 SPARE = 2
+# Comparisons of an entry by words, and by a model, whose calls cost.
+MOST_PAIRS, MOST_ASKED = 64, 16
 # Passages of which a reader's question shows the first ones to a model.
 SHOWN = 6
 
@@ -89,7 +91,7 @@ class ContradictionChecker:
         Number of passages for each entry.
     most_pairs
         Maximum number of comparisons of an entry: its claims with the passages, those that share
-        most words first.
+        most words first. Default: 64 without a model, 16 with one.
     clean_scores
         Scores of clean entries from an earlier :meth:`calibrate` with the same model: see
         :attr:`clean_scores`.
@@ -108,10 +110,17 @@ class ContradictionChecker:
 
     Examples
     --------
-    >>> rng = np.random.default_rng(0)
-    >>> texts = [f"Ferry {i} leaves the east pier of Norrholm at {i % 12} each day." for i in range(150)]
-    >>> standing = Batch.of(ids=[f"e{i}" for i in range(150)], texts=texts,
-    ...                     embeddings=rng.normal(size=(150, 8)))
+    >>> def embed(texts):
+    ...     return [[text.count("ferr") + 0.1, text.count("shop") + 0.1] for text in texts]
+    >>> texts = [f"Item {i}: the shops of the {i % 9} quays open on {i % 6 + 1} days of each week."
+    ...          for i in range(120)]
+    >>> texts.append("The ferries to Norrholm leave the east pier at seven on every weekday.")
+    >>> standing = Batch.of(ids=[f"e{i}" for i in range(121)], texts=texts, embeddings=embed(texts))
+    >>> checker = ContradictionChecker(standing, rate=0.02).calibrate(standing)
+    >>> new = [texts[-1].replace("Norrholm", "Utby"), "Some ferries have a shop on the upper deck."]
+    >>> checked = checker.check(Batch.of(ids=["n1", "n2"], texts=new, embeddings=embed(new)))
+    >>> [(alert.entry_id, alert.passage_id, alert.relation) for alert in checked.alerts]
+    [('n1', 'e120', 'conflicts')]
     """
 
     def __init__(  # noqa: PLR0913 - each has a default
@@ -125,10 +134,12 @@ class ContradictionChecker:
         questions: Sequence[str] = (),
         embedder: Any = None,
         k: int = 4,
-        most_pairs: int = 16,
+        most_pairs: int | None = None,
         clean_scores: ArrayLike | None = None,
         now: Callable[[], dt.datetime] | None = None,
     ) -> None:
+        if most_pairs is None:
+            most_pairs = MOST_PAIRS if model is None else MOST_ASKED
         for name, value in (("k", k), ("most_pairs", most_pairs)):
             if value < 1:
                 msg = f"{name} is {value}, expected at least 1."
@@ -167,9 +178,14 @@ class ContradictionChecker:
         CalibrationError
             If too few of them could be compared for the rate; names the number needed.
         """
-        done = [one for one in self._compare(clean) if not one.fault]
-        self._calibrated(np.array([one.score for one in done]))
+        scores = self.scores(clean)
+        self._calibrated(scores[~np.isnan(scores)])
         return self
+
+    def scores(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the score of each entry, shape (n_entries,), NaN where a comparison is missing."""
+        compared = self._compare(batch)
+        return np.array([math.nan if one.fault else one.score for one in compared])
 
     def check(self, batch: Batch) -> Checked:
         """Compare new entries with the knowledge base, which may contain them already.
@@ -256,7 +272,7 @@ class ContradictionChecker:
         guard.writes.on_learned.append(watcher.put)
         return watcher
 
-    def _calibrated(self, scores: Vectors) -> None:
+    def _calibrated(self, scores: NDArray[np.float64]) -> None:
         needed = clean_entries_needed(self.rate)
         if len(scores) < needed:
             msg = (

@@ -68,8 +68,8 @@ def claims_of(text: str) -> list[str]:
 
     Examples
     --------
-    >>> claims_of("May 2. It rained on the islands all day long, as it does there in every May. Ha!")
-    ['May 2. It rained on the islands all day long, as it does there in every May. Ha!']
+    >>> claims_of("May 2. It rained on the islands all day long, as it does in every May. Ha!")
+    ['May 2. It rained on the islands all day long, as it does in every May. Ha!']
     """
     seen = readable(text[:MAX_TEXT]).text
     claims: list[str] = []
@@ -92,16 +92,19 @@ def pairs_of(text: str, passages: Sequence[str], most: int) -> list[tuple[int, P
     Returns
     -------
     list of (int, Pair)
-        The number of the passage, and the pair. Every passage is in at least one pair, as long as
-        ``most`` allows: no passage keeps the others out.
+        The number of the passage, and the pair. Claims that stand in a passage word for word are
+        in no pair with it. Passages take turns: none keeps the others out.
     """
     claims = [(claim, frozenset(words(claim))) for claim in claims_of(text)]
     found: list[tuple[int, float, int, Pair]] = []
     for number, passage in enumerate(passages):
         parts = claims_of(passage)
+        whole = " ".join(parts)
         of_parts = [frozenset(words(part)) for part in parts]
         ranked: list[tuple[float, Pair]] = []
         for claim, mine in claims if parts else ():
+            if claim in whole:
+                continue
             shared = [len(mine & other) for other in of_parts]
             at = max(range(len(parts)), key=shared.__getitem__)
             around = tuple(parts[max(0, at - AROUND) : at + AROUND + 1])

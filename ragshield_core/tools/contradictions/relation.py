@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ragshield_core.model.findings import printable
 
@@ -31,11 +31,12 @@ _VERSION = re.compile(
 _NUMBERS = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,4}")
 
 Stamp = tuple[int, ...]
+Relation = Literal["conflicts", "supersedes"]
 
 
 def relation(
     claim: str, metadata: Mapping[str, Any], passage: str, other: Mapping[str, Any]
-) -> tuple[str, str]:
+) -> tuple[Relation, str]:
     """Return ``"supersedes"`` or ``"conflicts"``, and the dates or versions that tell.
 
     An entry supersedes a passage if a date or a version of the same kind is known of both and the
@@ -65,7 +66,7 @@ def _stamps(text: str, metadata: Mapping[str, Any]) -> Iterator[tuple[str, Stamp
                 yield key, _stamp(found), printable(found.group(), LONGEST)
     for kind, pattern in (("version", _VERSION), ("date", _DATE)):
         if found := max(pattern.finditer(text[:MOST]), key=_stamp, default=None):
-            yield f"{kind}", _stamp(found), printable(found[1] if kind == "version" else found[0])
+            yield kind, _stamp(found), printable(found[1] if kind == "version" else found[0])
 
 
 def _stamp(found: re.Match[str]) -> Stamp:
