@@ -54,8 +54,8 @@ HEAD = f"""# Contradictions
 
 Written by `benchmarks/contradictions.py`. Vectors: all-MiniLM-L6-v2, four passages for each entry.
 Each changed entry and a genuine one come alone, and are compared with what stands. AUROC: how well
-the score tells changed from genuine new entries (.5 is chance). First {FIRST}: share of changed ones
-among the {FIRST} highest scores, if one in {ONE_IN} new entries is changed ({DRAWS} draws).
+the score tells changed from genuine new entries (.5 is chance). First {FIRST}: share of changed
+ones among the {FIRST} highest scores, if one in {ONE_IN} new entries is changed ({DRAWS} draws).
 Alerts: shares of changed and of genuine entries with an alert at a rate of {RATE:.0%}; one half of
 the questions calibrates, the other is judged. Seconds are of one processor core, for an entry. A
 slow model is asked about fewer entries, drawn at random.
@@ -375,7 +375,7 @@ def _first(scores: NDArray[np.float64], changed: NDArray[np.bool_]) -> str:
     rng = np.random.default_rng(SEED)
     clean, bad = scores[~changed], scores[changed]
     n = len(clean) // (ONE_IN - 1)
-    if len(clean) < 2 * FIRST:
+    if n < FIRST:
         return ""
     shares = []
     for _ in range(DRAWS):

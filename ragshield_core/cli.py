@@ -41,6 +41,10 @@ COMMANDS = {
         "Decide on new sources, or mass attacks.",
     ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
+    "contradictions": (
+        f"{TOOLS}.contradictions.command:contradictions_command",
+        "Show statements that contradict each other.",
+    ),
     "detectors": (
         f"{TOOLS}.detectors_command:detectors_app",
         "Say what detectors look for.",
