@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -33,7 +32,6 @@ from ragshield_core.tools.contradictions.alerts import (
 from ragshield_core.tools.contradictions.altered_copies import AlteredCopies
 from ragshield_core.tools.contradictions.pairs import (
     MAX_TEXT,
-    Comparison,
     ContradictionModel,
     Pair,
     pairs_of,
@@ -83,8 +81,8 @@ class ContradictionChecker:
         Maximum number of alerts of a day in UTC, the most consequential first. Twenty are about as
         many as a person reads.
     canaries, questions
-        Canary questions and readers' questions, word for word. An alert counts those that both
-        entries would answer.
+        Canary questions and readers' questions, word for word. An alert counts those for which both
+        entries are among the first six passages, if the knowledge base has the new entry by then.
     embedder
         Embeds the questions. Default: the model of the knowledge base, if it has one.
     k
@@ -105,8 +103,8 @@ class ContradictionChecker:
     says, if clean new entries are like those of the sample. Calibrate with entries of all your
     sources: a source with many near copies scores higher.
 
-    A hostile text can talk a language model out of an alert about itself. It cannot do more: an
-    entry without an alert is where it would be without the checker.
+    A hostile text can talk a language model out of an alert about itself, and copies of it can take
+    the places of the nearest passages. Neither makes anything worse than without the checker.
 
     Examples
     --------
@@ -205,16 +203,15 @@ class ContradictionChecker:
             raise NotFittedError(msg)
         compared = self._compare(batch)
         p_values = self._calibration.p_values(np.array([one.score for one in compared]))
-        found = []
+        found: dict[frozenset[str], Alert] = {}  # once if two new entries contradict each other
         for entry, one, p_value in zip(batch, compared, p_values.tolist(), strict=True):
             if p_value <= self.rate and one.pair is not None and one.passage is not None:
-                how, why = relation(
-                    entry.text, entry.metadata, one.passage.text, one.passage.metadata
-                )
+                passage = one.passage
+                how, why = relation(entry.text, entry.metadata, passage.text, passage.metadata)
                 alert = Alert(
                     entry_id=entry.id,
                     claim=one.pair.claim[:QUOTED],
-                    passage_id=one.passage.id,
+                    passage_id=passage.id,
                     passage=one.sentence[:QUOTED],
                     score=one.score,
                     p_value=p_value,
@@ -222,8 +219,8 @@ class ContradictionChecker:
                     why=why,
                     model=self.model.name,
                 )
-                found.append((entry, one.passage, alert))
-        alerts, over = within(self._with_questions(found), self._budget)
+                found.setdefault(frozenset((entry.id, passage.id)), alert)
+        alerts, over = within(self._with_questions([*found.values()]), self._budget)
         outcome = Checked(
             n_entries=len(batch),
             alerts=tuple(alerts),
@@ -302,31 +299,26 @@ class ContradictionChecker:
 
     def _strongest(self, entry: Entry, near: Sequence[Passage]) -> _Compared:
         pairs = pairs_of(entry.text, [one.text for one in near], self.most_pairs)
-        faults = []
+        best, faults, n_compared = _Compared(), [], 0
         if len(entry.text) > MAX_TEXT:
             faults.append(f"only its first {MAX_TEXT} characters were compared")
-        answers: Sequence[Comparison | None] = []
         try:
-            answers = list(self.model([pair for _, pair in pairs])) if pairs else []
+            answers = self.model([pair for _, pair in pairs]) if pairs else ()
+            for (number, pair), answer in zip(pairs, answers, strict=False):
+                if answer is not None and 0.0 <= answer.score <= 1.0:  # NaN is no score either
+                    n_compared += 1
+                    if best.pair is None or answer.score > best.score:
+                        best = _Compared(answer.score, pair, answer.sentence, near[number])
         except Exception as error:  # noqa: BLE001 - of any model; the entry is written already
             faults.append(f"the model failed: {type(error).__name__}")
-        best = _Compared()
-        n_compared = 0
-        for (number, pair), answer in zip(pairs, answers, strict=False):
-            if answer is None or not 0.0 <= answer.score <= 1.0:  # NaN is no score either
-                continue
-            n_compared += 1
-            if best.pair is None or answer.score > best.score:
-                best = _Compared(answer.score, pair, answer.sentence, near[number])
         if n_compared < len(pairs):
             faults.append(f"{len(pairs) - n_compared} of {len(pairs)} comparisons are missing")
         return best._replace(fault="; ".join(faults))
 
-    def _with_questions(self, found: Sequence[tuple[Entry, Passage, Alert]]) -> list[Alert]:
+    def _with_questions(self, alerts: Sequence[Alert]) -> Sequence[Alert]:
         """Return the alerts with the number of questions that both entries would answer."""
-        alerts = [alert for _, _, alert in found]
         texts = [*self._canaries, *self._questions]
-        if not found or not texts:
+        if not alerts or not texts:
             return alerts
         try:
             if self._asked is None and self._embedder is not None:
@@ -336,23 +328,10 @@ class ContradictionChecker:
             kind = type(error).__name__
             logger.error("contradictions: questions cannot be searched: %s", kind)  # noqa: TRY400
             return alerts
-        return [self._counted(*one, answers) for one in found]
-
-    def _counted(
-        self, entry: Entry, passage: Passage, alert: Alert, answers: Sequence[Sequence[Passage]]
-    ) -> Alert:
-        counts: Counter[bool] = Counter()
-        for number, shown in enumerate(answers):
-            if passage.id not in {one.id for one in shown}:
-                continue
-            there = any(one.id == entry.id for one in shown)
-            if not there and self._asked is not None and entry.embedding.size:
-                cosines = [
-                    float(self._asked[number] @ one.vector)
-                    for one in shown
-                    if one.vector is not None
-                ]
-                least = min(cosines, default=math.inf)
-                there = float(self._asked[number] @ entry.embedding) >= least
-            counts[number < len(self._canaries)] += there
-        return replace(alert, canaries=counts[True], questions=counts[False])
+        shown = [{one.id for one in passages} for passages in answers]
+        n = len(self._canaries)
+        counted = []
+        for alert in alerts:
+            both = [{alert.entry_id, alert.passage_id} <= ids for ids in shown]
+            counted.append(replace(alert, canaries=sum(both[:n]), questions=sum(both[n:])))
+        return counted

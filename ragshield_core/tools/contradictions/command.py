@@ -74,7 +74,8 @@ def contradictions_command(
                 embedder=None if knowledge.embedder is None else knowledge.embedder.embed,
             )
             clean = trust.ids(batch, data)
-            trusted = np.isin(batch.ids, batch.ids if clean is None else clean)
+            known = frozenset(batch.ids if clean is None else clean)
+            trusted = np.array([one in known for one in batch.ids], dtype=np.bool_)
             tell("calibrating", 0, 1)
             checker.calibrate(batch.take(trusted))
             tell("comparing", 0, 1)

@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -172,19 +172,6 @@ def read_answer(answer: Any, pair: Pair) -> Comparison | None:
     return Comparison(percent / 100.0, pair.sentences[at])
 
 
-class PairClassifier(Protocol):
-    """A classifier of pairs of texts, such as a cross-encoder for inference."""
-
-    @property
-    def name(self) -> str:
-        """Name in alerts."""
-        ...
-
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
-        """Return for each pair of premise and hypothesis a score in [0, 1]."""
-        ...
-
-
 class CrossEncoder:
     """A classifier of pairs, asked sentence by sentence.
 
@@ -196,21 +183,15 @@ class CrossEncoder:
 
     Examples
     --------
-    >>> class Different:
-    ...     name = "different"
-    ...     def __call__(self, pairs):
-    ...         return [float(premise != hypothesis) for premise, hypothesis in pairs]
-    >>> CrossEncoder(Different())([Pair("It is open.", ("It is open.", "It is closed."))])
+    >>> def different(pairs):
+    ...     return [float(premise != hypothesis) for premise, hypothesis in pairs]
+    >>> CrossEncoder(different)([Pair("It is open.", ("It is open.", "It is closed."))])
     [Comparison(score=1.0, sentence='It is closed.')]
     """
 
-    def __init__(self, classifier: PairClassifier) -> None:
+    def __init__(self, classifier: Callable[[Sequence[tuple[str, str]]], Sequence[float]]) -> None:
         self._classifier = classifier
-
-    @property
-    def name(self) -> str:
-        """Name of the classifier."""
-        return self._classifier.name
+        self.name: str = getattr(classifier, "name", type(classifier).__name__)
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Comparison | None]:
         """Return a comparison for each pair: that of its most contradicting sentence."""

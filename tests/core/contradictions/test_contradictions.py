@@ -197,6 +197,8 @@ def test_a_model_that_fails_leaves_entries_unchecked():
         lambda _pairs: [],
         lambda pairs: [Comparison(float("nan"), "x")] * len(pairs),
         lambda pairs: [Comparison(7.0, "x")] * len(pairs),
+        lambda pairs: ["yes"] * len(pairs),
+        lambda _pairs: 7,
     ],
 )
 def test_missing_and_odd_scores_count_as_not_compared(answer):
@@ -233,20 +235,39 @@ def test_an_empty_batch_and_an_empty_knowledge_base():
 def test_the_budget_keeps_the_most_consequential_alerts():
     day = [dt.datetime(2025, 5, 1, 23, tzinfo=dt.UTC)]
     asked = questions()
-    check = checker(per_day=2, canaries=[asked[4]], questions=asked[8:12], now=lambda: day[0])
     about = [
         "The bakery is owned by nobody and that is false w9",
         f"The railway is {FALSE} {asked[8].split()[-1]} railway railway",
         f"The orchard is {FALSE} {asked[4].split()[-1]} orchard orchard",
     ]
+    rows = zip(KNOWN.ids, KNOWN.texts, strict=True)
+    standing = batch([*rows, *((f"new-{n}", text) for n, text in enumerate(about))])
+    check = ContradictionChecker(
+        standing,
+        Scripted(),
+        k=2,
+        embedder=embed,
+        per_day=2,
+        canaries=[asked[4]],
+        questions=asked[8:12],
+        now=lambda: day[0],
+    ).calibrate(KNOWN)
     done = check.check(new(*about))
     assert [alert.entry_id for alert in done.alerts] == ["new-2", "new-1"]
-    assert done.alerts[0].canaries == 1
-    assert done.alerts[1].questions > 0
+    assert (done.alerts[0].canaries, done.alerts[0].questions) == (1, 0)
+    assert (done.alerts[1].canaries, done.alerts[1].questions > 0) == (0, True)
     assert [alert.entry_id for alert in done.over_budget] == ["new-0"]
     assert not check.check(new(wrong())).alerts
     day[0] += dt.timedelta(hours=2)
     assert len(check.check(new(wrong())).alerts) == 1
+
+
+def test_two_new_entries_that_contradict_each_other_are_told_once():
+    facts = [f"The keeper of the Norrholm rocks is called {name}." for name in ("Ida", "Ole")]
+    rows = [*zip(KNOWN.ids, KNOWN.texts, strict=True), ("new-0", facts[0]), ("new-1", facts[1])]
+    check = ContradictionChecker(batch(rows), embedder=embed, clean_scores=np.zeros(99))
+    found = [(one.entry_id, one.passage_id) for one in check.check(new(*facts)).alerts]
+    assert found == [("new-0", "new-1")]
 
 
 def test_questions_that_cannot_be_searched_cost_no_alert():
