@@ -1,4 +1,4 @@
-"""Contradictions between new entries and what stands: shown to people, never held."""
+"""Contradictions between new and standing entries: shown to people, never held."""
 
 from ragshield_core.tools.contradictions.alerts import Alert, Checked
 from ragshield_core.tools.contradictions.altered_copies import AlteredCopies

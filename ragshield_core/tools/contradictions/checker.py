@@ -99,8 +99,8 @@ class ContradictionChecker:
     Notes
     -----
     The score of an entry is that of its strongest pair; its p-value is the rank among clean entries
-    that were compared in the same way (split conformal). So the rate is kept whatever the model
-    says, if clean new entries are like those of the sample. Calibrate with entries of all your
+    that were compared in the same way (split conformal). So the rate is kept with any model, if
+    clean new entries are like those of the sample. Calibrate with entries of all your
     sources: a source with many near copies scores higher.
 
     A hostile text can talk a language model out of an alert about itself, and copies of it can take

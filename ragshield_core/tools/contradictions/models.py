@@ -141,7 +141,7 @@ def prompt_of(pair: Pair) -> str:
 
 
 def read_answer(answer: Any, pair: Pair) -> Comparison | None:
-    """Return what an answer says, ``None`` if it names no probability.
+    """Return the comparison in an answer, ``None`` if it names no probability.
 
     Examples
     --------

@@ -17,7 +17,7 @@ AROUND = 1
 
 
 class Pair(NamedTuple):
-    """A claim of a new entry, and what a standing passage says nearest to it.
+    """A claim of a new entry, and the sentences of a standing passage that are nearest to it.
 
     Attributes
     ----------

@@ -130,7 +130,7 @@ def test_a_claimed_date_silences_no_alert_and_moves_none_down():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_calibration_keeps_the_rate_whatever_the_model_says(seed):
+def test_calibration_keeps_the_rate_with_any_model(seed):
     rng = np.random.default_rng(seed)
 
     def noise(pairs):
