@@ -80,7 +80,7 @@ def test_an_alert_quotes_both_sides_and_names_their_ids():
 
 
 def test_hostile_texts_are_escaped_where_an_alert_is_shown():
-    bad = new(f"{wrong()} \x1b[2J \u202e")
+    bad = new(f"{wrong()} \x1b[2J \u202e\nharbour")
     (alert,) = checker().check(bad).alerts
     assert str(alert).isprintable()
     assert json.loads(json.dumps(alert.to_dict()))["entry_id"] == "new-0"
@@ -165,14 +165,20 @@ def test_scores_of_an_earlier_calibration_serve_again():
     assert [a.p_value for a in again.check(new(wrong())).alerts] == [1 / (len(KNOWN) + 1)]
 
 
-def test_an_entry_is_not_compared_with_itself_or_its_copies():
+def test_an_entry_is_not_compared_with_its_older_self():
     model = Scripted()
-    checker(model)
-    model.asked.clear()
-    check = ContradictionChecker(KNOWN, model, k=2, clean_scores=np.zeros(99))
-    check.check(batch([("copy", KNOWN.texts[0])]))
-    assert model.asked
-    assert all(KNOWN.texts[0] not in pair.sentences for pair in model.asked)
+    check = ContradictionChecker(KNOWN, model, k=200, most_pairs=200, clean_scores=np.zeros(99))
+    check.check(batch([(KNOWN.ids[0], f"{KNOWN.texts[0]} anew")]))
+    assert {part for pair in model.asked for part in pair.sentences} == {*KNOWN.texts[1:]}
+
+
+def test_copies_of_an_entry_take_no_place_of_other_passages():
+    model, text = Scripted(), KNOWN.texts[0]
+    rows = [*zip(KNOWN.ids, KNOWN.texts, strict=True), ("again", text)]
+    check = ContradictionChecker(batch(rows), model, k=1, clean_scores=np.zeros(99))
+    check.check(batch([("copy", text)]))
+    (pair,) = model.asked
+    assert text not in pair.sentences
 
 
 # Nothing is lost, nothing raises
@@ -369,6 +375,12 @@ def test_pairs_share_words_and_passages_take_turns():
     assert {number for number, _ in found} == {0, 1}
 
 
+def test_no_passage_takes_all_pairs():
+    long = ". ".join(f"Number {n} " + " ".join(f"w{n}x{m}" for m in range(12)) for n in range(9))
+    found = pairs_of(long, [long.replace("Number", "Item"), "Number 3 is another thing."], most=2)
+    assert {number for number, _ in found} == {0, 1}
+
+
 def test_pairs_of_a_hostile_text_take_linear_time():
     def seconds(n):
         text = "a. " * n
@@ -407,6 +419,11 @@ def test_an_altered_copy_scores_higher_than_a_repost(standing, altered, same):
     changed, repost = AlteredCopies()([Pair(altered, (standing,)), Pair(same, (standing,))])
     assert changed.score > 0.5 > 2 * repost.score
     assert changed.sentence == standing
+
+
+def test_a_word_that_stands_elsewhere_was_not_replaced():
+    pair = Pair("The rain falls in Leeds today.", ("The rain falls in March today, says Leeds.",))
+    assert AlteredCopies()([pair])[0].score < 0.1
 
 
 def test_moved_words_are_no_replacement():
