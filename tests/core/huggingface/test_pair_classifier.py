@@ -6,6 +6,7 @@ from test_sequence_classifier import saved_model
 from ragshield_core.huggingface.pair_classifier import PairClassifier
 from ragshield_core.tools.contradictions import CrossEncoder, Pair
 
+pytestmark = pytest.mark.slow
 LABELS = {0: "ENTAILMENT", 1: "NEUTRAL", 2: "CONTRADICTION"}
 
 
