@@ -58,12 +58,14 @@ class Alert:
 
     def __str__(self) -> str:
         why = f" ({printable(self.why)})" if self.why else ""
-        asked = f"{self.canaries} canary questions and {self.questions} readers' questions"
+        asked = ""
+        if self.canaries or self.questions:
+            asked = f" {self.canaries} canary and {self.questions} readers' questions ask for both."
         return (
             f"{printable(self.entry_id, SHOWN_ID)} {self.relation} "
             f"{printable(self.passage_id, SHOWN_ID)}{why}: it says "
-            f'"{printable(self.claim, QUOTED)}", there stands "{printable(self.passage, QUOTED)}". '
-            f"{asked} ask for both (p = {self.p_value:.3g}, score {self.score:.2f} of {self.model})"
+            f'"{printable(self.claim, QUOTED)}", there stands "{printable(self.passage, QUOTED)}".'
+            f"{asked} (p = {self.p_value:.3g}, score {self.score:.2f} of {self.model})"
         )
 
 

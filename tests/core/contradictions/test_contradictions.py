@@ -271,6 +271,7 @@ def test_the_budget_keeps_the_most_consequential_alerts():
     done = check.check(new(*about))
     assert [alert.entry_id for alert in done.alerts] == ["new-2", "new-1"]
     assert (done.alerts[0].canaries, done.alerts[0].questions) == (1, 0)
+    assert "1 canary and 0 readers' questions ask for both" in str(done.alerts[0])
     assert (done.alerts[1].canaries, done.alerts[1].questions > 0) == (0, True)
     assert [alert.entry_id for alert in done.over_budget] == ["new-0"]
     assert not check.check(new(wrong())).alerts
