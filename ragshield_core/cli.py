@@ -46,6 +46,10 @@ COMMANDS = {
         "Say who vouches for entries of a store.",
     ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
+    "contradictions": (
+        f"{TOOLS}.contradictions.command:contradictions_command",
+        "Show statements that contradict each other.",
+    ),
     "detectors": (
         f"{TOOLS}.detectors_command:detectors_app",
         "Say what detectors look for.",
