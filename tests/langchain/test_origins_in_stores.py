@@ -1,6 +1,7 @@
 """Proven origin in a guarded store: nothing of a lower tier replaces, recalls or imitates."""
 
 import re
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.indexing import InMemoryRecordManager
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, group, guard_of, join, passages
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, group, guard_of, join, passages
 from typer.testing import CliRunner
 
 from ragshield_core import PoisonedEntryError, RetrievalGuard, Verdict
@@ -304,3 +306,18 @@ def test_a_source_is_not_indexed_anew_by_a_lower_tier(cleanup):
     assert indexed("one two", "two hundred", key=None)[1] == {"one two", "three four"}
     assert indexed("two hundred", key=MAIL) == (1, {"one two", "three four"})
     assert indexed("one two", "five six", key=WIKI) == (0, {"one two", "five six"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proof_survives_every_store(kind, make_store):
+    guard = guard_of()
+    guard.origins = ORIGINS
+    store = GuardedVectorStore(make_store(kind, CountingEmbeddings(), DIM), guard=guard)
+    entry_id = str(uuid.uuid5(uuid.NAMESPACE_URL, "refunds"))
+    metadata = {"page": "refunds", "section": 3, "share": 2.0, "old": False, "by": None}
+    page = Document(id=entry_id, page_content=PAGE.page_content, metadata=metadata)
+    store.add_documents([stamped(page)])
+    assert store.origins()[entry_id].tier is Tier.TRUSTED, store.origins()
+    store.add_documents([page.model_copy(update={"page_content": FALSE.page_content})])
+    assert store.get_by_ids([entry_id])[0].page_content == PAGE.page_content
+    assert store.vouched_by("wiki") == (entry_id,)

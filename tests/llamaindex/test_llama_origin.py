@@ -3,6 +3,7 @@
 import pytest
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_support import (
+    TEXT_KINDS,
     TopicEmbedding,
     document,
     guarded_over,
@@ -79,6 +80,18 @@ def test_the_same_tier_replaces(guarded):
 def test_a_page_that_comes_again_without_its_stamp_keeps_it(guarded):
     insert(guarded, [node(GOOD, "page", document="d")])
     assert guarded.origins([id_of("page")])[id_of("page")].tier is Tier.TRUSTED
+
+
+@pytest.mark.parametrize("kind", TEXT_KINDS)
+def test_a_proof_survives_every_store(kind, make_store, model):
+    guard = guard_of()
+    guard.origins = ORIGINS
+    made = guarded_over(make_store(kind), model, guard=guard)
+    page = node(GOOD, "page", document="d", section=3, share=2.0, old=False)
+    insert(made, [stamped(page)])
+    assert made.origins()[id_of("page")].tier is Tier.TRUSTED, made.origins()
+    insert(made, [node(FALSE, "page", document="d")])
+    assert shown(made) == [GOOD]
 
 
 def test_a_document_is_not_updated_by_a_lower_tier(make_store):
