@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 from support import CountingEmbeddings, slowly
 
-KINDS = ["memory", "chroma", *slowly("faiss", "qdrant", "postgres", "pgvectorstore")]
+KINDS = ["memory", "chroma", *slowly("faiss", "qdrant", "postgres", "pgvectorstore", "milvus")]
 
 
 def hybrid(mode="hybrid"):
