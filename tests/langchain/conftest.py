@@ -28,8 +28,17 @@ def make_memory(request, name, embedding):  # noqa: ARG001 - as the others
     return InMemoryVectorStore(embedding), lambda: None
 
 
+def make_lancedb(request, name, embedding):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from langchain_community.vectorstores import LanceDB  # noqa: PLC0415
+    folder = request.getfixturevalue("tmp_path") / name
+    # By default, its own writes replace the table.
+    return LanceDB(uri=str(folder), embedding=embedding, mode="append"), lambda: None
+
+
 # How an empty store of a kind without options is made, and how it ends.
-SIMPLE = {"memory": make_memory, "milvus": make_milvus}
+SIMPLE = {"memory": make_memory, "milvus": make_milvus, "lancedb": make_lancedb}
 
 
 @pytest.fixture

@@ -172,6 +172,9 @@ def half_way(access, kind):
     store = access._store
     if kind == "chroma":
         return patch.object(store, "_chroma_collection", _Failing(store._collection, "update"))
+    if kind == "lancedb":  # whose writes are one commit
+        get = store.get_table
+        return patch.object(store, "get_table", lambda: _Failing(get(), "merge_insert"))
     if kind == "milvus":
         return patch.object(store, "_milvus_client", _Failing(store.client, "upsert", 2))
     if kind == "qdrant":
@@ -210,7 +213,9 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", *slowly("qdrant", "pgvectorstore", "milvus")])
+@pytest.mark.parametrize(
+    "kind", ["faiss", "chroma", *slowly("qdrant", "pgvectorstore", "milvus", "lancedb")]
+)
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
@@ -258,6 +263,19 @@ UNFIT = (
         )
     }
     | {
+        f"lancedb: {what}": ("lancedb", text, metadata)
+        for what, text, metadata in (
+            ("a lone surrogate", "\ud800", {}),
+            ("infinity", "text", {"k": float("inf")}),
+            ("a large integer", "text", {"k": 2**63}),
+            ("a list", "text", {"k": ["a"]}),
+            ("a dot", "text", {"a.b": 1}),
+            ("another type than before", "text", {"n": "x"}),
+            ("a fraction in a column of integers", "text", {"n": 1.5}),
+            ("many keys", "text", {f"k{i}": 1 for i in range(201)}),
+        )
+    }
+    | {
         f"milvus: {what}": ("milvus", text, metadata)
         for what, text, metadata in (
             ("a long text", "ü" * 2**15, {}),
@@ -276,7 +294,7 @@ UNFIT = (
 @pytest.mark.parametrize(("kind", "text", "metadata"), UNFIT.values(), ids=UNFIT)
 def test_entries_that_a_store_cannot_keep_are_named(make, kind, text, metadata):
     batch = Batch.of(ids=["e0", "culprit"], texts=["new", text], embeddings=np.ones((2, DIM)))
-    (row,) = access_to(make(kind)).unfit(batch, [{}, metadata])
+    (row,) = access_to(make(kind)).unfit(batch, [{"n": 1}, metadata])
     assert row == 1
 
 
@@ -338,6 +356,13 @@ def test_ids_of_milvus_come_in_pages(make):
     access.write(batch_of([f"billing {i}" for i in range(9)]), [{}] * 9)
     with patch("ragshield_langchain.inner.milvus.PAGE", 4):
         assert sorted(access.ids()) == [f"e{i}" for i in range(9)]
+
+
+def test_a_search_of_lancedb_before_the_first_write_finds_nothing(make):
+    store = GuardedVectorStore(make("lancedb"), guard=guard_of())
+    assert store.similarity_search("billing") == []
+    assert store.get_by_ids(["a"]) == []
+    store.delete(["a"])
 
 
 # Through the guard
