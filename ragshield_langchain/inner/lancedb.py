@@ -12,14 +12,11 @@ from langchain_core.documents import Document
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
-from ragshield_core.store.inner import chunks
+from ragshield_core.store import lance_columns as lance
+from ragshield_core.store.lance_columns import METADATA, MOST_KEYS, takes, types_of
 from ragshield_core.store.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, survives_json
 
-AT_ONCE = 1000  # ids a condition
-METADATA = "metadata"
-# Every key of metadata is a column for good, so that hostile keys must not come without end.
-MOST_KEYS = 200
 # The store's own ``add_texts`` writes this key if there is no metadata, and needs its column.
 OWN = {"id": ""}
 
@@ -57,19 +54,18 @@ class LanceInner(InnerStore):
         """Return the documents under the ids."""
         documents: list[Document] = []
         vectors: list[Any] = []
-        table = self._store.get_table()
-        for part in chunks(list(dict.fromkeys(ids)), AT_ONCE) if table is not None else ():
-            found = table.search().where(self._among(part)).limit(table.count_rows()).to_arrow()
+        key = self._store._id_key  # noqa: SLF001
+        for found in lance.rows_of(self._store.get_table(), key, ids):
             documents += self._documents(found)
             vectors += found[self._store._vector_key].to_pylist()  # noqa: SLF001
         return Stored(documents, np.array(vectors, dtype=np.float32))
 
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """Return the rows with texts or metadata that the table cannot keep."""
-        found, fields = {}, self._fields()
+        found, fields = {}, lance.fields_of(self._store.get_table())
         for row, (entry, metadata) in enumerate(zip(batch, metadatas, strict=True)):
             kept = {key: value for key, value in metadata.items() if value is not None}
-            odd = next((key for key, value in kept.items() if not _takes(fields, key, value)), None)
+            odd = next((key for key, value in kept.items() if not takes(fields, key, value)), None)
             if odd is not None:
                 found[row] = (
                     f"metadata[{printable(repr(odd), 60)}] is of type {type(kept[odd]).__name__}, "
@@ -81,31 +77,26 @@ class LanceInner(InnerStore):
             elif len(fields.keys() | kept.keys()) > MOST_KEYS:
                 found[row] = f"its metadata would be more than {MOST_KEYS} columns of LanceDB."
             else:
-                fields = _types(kept) | fields
+                fields = types_of(kept) | fields
         return found
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries in one commit, after their new keys became columns."""
         import pyarrow as pa  # noqa: PLC0415 - LanceDB needs it
 
-        store, table, fields = self._store, self._store.get_table(), self._fields()
+        store, table = self._store, self._store.get_table()
         key, text, vector = store._id_key, store._text_key, store._vector_key  # noqa: SLF001
-        wanted: dict[str, Any] = {}
-        for metadata in metadatas:
-            wanted = _types(metadata) | wanted
         if table is None:
             columns = {
                 vector: pa.list_(pa.float32(), batch.dim),
                 key: pa.string(),
                 text: pa.string(),
-                METADATA: pa.struct(_types(OWN) | wanted),
+                METADATA: pa.struct(types_of(OWN) | types_of(*metadatas)),
             }
             table = store._connection.create_table(  # noqa: SLF001
                 store._table_name,  # noqa: SLF001
                 schema=pa.schema(columns),
             )
-        elif new := {name: of for name, of in wanted.items() if name not in fields}:
-            table.add_columns([pa.field(METADATA, pa.struct(new))])
         dim = table.schema.field(vector).type.list_size
         if dim != batch.dim:
             msg = (
@@ -115,22 +106,15 @@ class LanceInner(InnerStore):
             raise InvalidBatchError(msg)
         entries = zip(batch.ids, batch.texts, batch.vectors.tolist(), metadatas, strict=True)
         rows = [dict(zip((key, text, vector, METADATA), entry, strict=True)) for entry in entries]
-        merge = table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
-        merge.execute(pa.Table.from_pylist(rows, schema=table.schema))
+        lance.put(table, key, rows)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete the documents under the ids."""
-        table = self._store.get_table()
-        for part in chunks(ids, AT_ONCE) if table is not None else ():
-            table.delete(self._among(part))
+        lance.delete(self._store.get_table(), self._store._id_key, ids)  # noqa: SLF001
 
     def ids(self) -> list[str]:
         """Return the ids of all documents."""
-        table, key = self._store.get_table(), self._store._id_key  # noqa: SLF001
-        if table is None:
-            return []
-        found = table.search().select([key]).limit(table.count_rows()).to_arrow()
-        return [str(one) for one in found[key].to_pylist()]
+        return lance.ids_in(self._store.get_table(), self._store._id_key)  # noqa: SLF001
 
     def count(self) -> int:
         """Return the number of documents."""
@@ -153,35 +137,3 @@ class LanceInner(InnerStore):
         if not score or not scores:
             return documents
         return list(zip(documents, found[scores[0]].to_pylist(), strict=True))
-
-    def _fields(self) -> dict[str, Any]:
-        """Return the types of the metadata's columns by name."""
-        table = self._store.get_table()
-        if table is None:
-            return {}
-        return {field.name: field.type for field in table.schema.field(METADATA).type}
-
-    def _among(self, ids: Sequence[str]) -> str:
-        """Return a condition on ids; within single quotes, only these need an escape."""
-        quoted = ("'" + one.replace("'", "''") + "'" for one in ids)
-        return f"{self._store._id_key} IN ({', '.join(quoted)})"  # noqa: SLF001
-
-
-def _types(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa  # noqa: PLC0415
-
-    of = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    return {key: of[type(value)] for key, value in metadata.items() if value is not None}
-
-
-def _takes(fields: Mapping[str, Any], key: Any, value: Any) -> bool:
-    """Return whether a value comes back unchanged from its column, which may be a new one."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    if type(value) not in (str, bool, int, float) or not isinstance(key, str) or "." in key:
-        return False
-    try:
-        back = pa.scalar(value, fields.get(key)).as_py()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return bool(key) and back == value and isinstance(back, bool) == isinstance(value, bool)

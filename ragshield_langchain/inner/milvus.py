@@ -10,19 +10,9 @@ from langchain_core.documents import Document
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.store.inner import chunks
+from ragshield_core.store.milvus_rows import LONGEST, RESERVED, MilvusRows
 from ragshield_core.store.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, survives_json
-
-# Rows a request: a server takes 64 MB, and a row has a text of up to 64 kB and a vector.
-AT_ONCE = 500
-# Rows a page of ids: a server returns no more at once.
-PAGE = 16_384
-LONGEST = 65_535  # bytes of a text or an id
-# Names that Milvus and Milvus Lite use themselves: a value under one of them would be lost.
-RESERVED = frozenset({"$meta", "_seq", "_partition"})
-# Milvus reads escapes of C within double quotes; a line must not end there.
-ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
 
 
 class MilvusInner(InnerStore):
@@ -59,7 +49,7 @@ class MilvusInner(InnerStore):
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return the documents under the ids."""
-        rows = self._rows(ids)
+        rows = self._rows.read(ids)
         vectors = np.array([row.pop(self._vector) for row in rows], dtype=np.float32)
         documents = [self._store._parse_document(row) for row in rows]  # noqa: SLF001
         return Stored([self.outward(document) for document in documents], vectors)
@@ -88,7 +78,7 @@ class MilvusInner(InnerStore):
         is deleted first.
         """
         store, vectors = self._store, batch.vectors.tolist()
-        if not self._there():
+        if not self._rows.there():
             store._init(  # noqa: SLF001 - its `add_embeddings` logs an entry when it fails
                 embeddings=[vectors],
                 partition_names=store.partition_names,
@@ -96,7 +86,7 @@ class MilvusInner(InnerStore):
                 timeout=store.timeout,
             )
         self._check(batch)
-        older = self._rows(batch.ids)
+        older = self._rows.read(batch.ids)
         columns = zip(batch.ids, batch.texts, vectors, metadatas, strict=True)
         rows = [
             {**metadata, self._key: entry_id, self._text: text, self._vector: vector}
@@ -106,39 +96,23 @@ class MilvusInner(InnerStore):
         stale = [row[self._key] for row in older if row.keys() - new[row[self._key]]]
         try:
             self.delete(stale)
-            self._put(rows)
+            self._rows.put(rows)
         except BaseException:
             self.delete(batch.ids)
-            self._put(older)
+            self._rows.put(older)
             raise
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete the documents under the ids."""
-        for part in chunks(ids, AT_ONCE) if self._there() else ():
-            self._store.client.delete(self._store.collection_name, filter=self._among(part))
+        self._rows.delete(ids)
 
     def ids(self) -> list[str]:
         """Return the ids of all documents."""
-        if not self._there():
-            return []
-        found = self._ask("", [self._key], limit=PAGE)
-        if len(found) < PAGE:
-            return [row[self._key] for row in found]
-        pages = self._store.client.query_iterator(
-            self._store.collection_name,
-            batch_size=PAGE,
-            output_fields=[self._key],
-            consistency_level="Strong",
-        )
-        names: list[str] = []
-        while page := pages.next():
-            names += [row[self._key] for row in page]
-        pages.close()
-        return names
+        return self._rows.ids()
 
     def count(self) -> int:
         """Return the number of documents."""
-        return int(self._ask("", ["count(*)"])[0]["count(*)"]) if self._there() else 0
+        return self._rows.count()
 
     def outward(self, document: Document) -> Document:
         """Return a document under its id, which Milvus places in the metadata."""
@@ -148,9 +122,9 @@ class MilvusInner(InnerStore):
         entry_id = str(metadata.pop(self._key))
         return Document(id=entry_id, page_content=document.page_content, metadata=metadata)
 
-    def _there(self) -> bool:
-        """Return whether the collection exists; the first write makes it."""
-        return bool(self._store.client.has_collection(self._store.collection_name))
+    @property
+    def _rows(self) -> MilvusRows:
+        return MilvusRows(self._store.client, self._store.collection_name, self._key)
 
     def _check(self, batch: Batch) -> None:
         fields = self._store.client.describe_collection(self._store.collection_name)["fields"]
@@ -161,29 +135,3 @@ class MilvusInner(InnerStore):
                 f"Milvus collection has {dim}; embed them with the model that it was made with."
             )
             raise InvalidBatchError(msg)
-
-    def _rows(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        parts = chunks(list(dict.fromkeys(ids)), AT_ONCE) if self._there() else ()
-        return [dict(row) for part in parts for row in self._ask(self._among(part), ["*"])]
-
-    def _ask(self, condition: str, fields: list[str], **options: Any) -> Any:
-        return self._store.client.query(
-            self._store.collection_name,
-            filter=condition,
-            output_fields=fields,
-            consistency_level="Strong",
-            **options,
-        )
-
-    def _among(self, ids: Sequence[str]) -> str:
-        """Return a condition on ids; Milvus Lite knows no parameters, so they are escaped."""
-        return f"{self._key} in [{', '.join(map(literal, ids))}]"
-
-    def _put(self, rows: Sequence[dict[str, Any]]) -> None:
-        for part in chunks(rows, AT_ONCE):
-            self._store.client.upsert(self._store.collection_name, part)
-
-
-def literal(text: str) -> str:
-    """Return a text as a literal of Milvus's filters, which nothing in it can end."""
-    return f'"{text.translate(ESCAPES)}"'

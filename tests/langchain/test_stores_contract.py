@@ -167,6 +167,9 @@ def failing_at(function, call):
     return run
 
 
+PARTS = ["ragshield_langchain.inner.qdrant", "ragshield_core.store.milvus_rows"]
+
+
 def half_way(access, kind):
     """Break a store within its next write of four entries."""
     store = access._store
@@ -204,7 +207,7 @@ def test_half_a_write_is_undone(make, kind):
     access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
     before = content(access)
     new = batch_of([f"shipping {i}" for i in range(4)])
-    small = [patch(f"ragshield_langchain.inner.{one}.AT_ONCE", 2) for one in ("qdrant", "milvus")]
+    small = [patch(f"{one}.AT_ONCE", 2) for one in PARTS]
     with small[0], small[1]:
         with half_way(access, kind), pytest.raises(DiskFullError):
             access.write(new, [{"new": 1}] * 4)
@@ -354,7 +357,7 @@ def test_a_milvus_that_loses_ids_metadata_or_vectors_is_refused(make):
 def test_ids_of_milvus_come_in_pages(make):
     access = access_to(make("milvus"))
     access.write(batch_of([f"billing {i}" for i in range(9)]), [{}] * 9)
-    with patch("ragshield_langchain.inner.milvus.PAGE", 4):
+    with patch("ragshield_core.store.milvus_rows.PAGE", 4):
         assert sorted(access.ids()) == [f"e{i}" for i in range(9)]
 
 
@@ -363,6 +366,8 @@ def test_a_search_of_lancedb_before_the_first_write_finds_nothing(make):
     assert store.similarity_search("billing") == []
     assert store.get_by_ids(["a"]) == []
     store.delete(["a"])
+    store.add_texts(["billing 1"], [{"id": 1}], ids=["a"])
+    assert store.similarity_search("billing")[0].metadata == {"id": 1}
 
 
 # Through the guard
