@@ -77,8 +77,8 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
 
     Key init args:
         inner: VectorStore
-            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or
-            PGVectorStore.
+            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore,
+            PGVector, PGVectorStore, Milvus or LanceDB.
         guard: Guard
             A new guard for a new store, used for this store only. If the store has documents
             already, see :meth:`adopt`; a guard that does not know them causes a warning.

@@ -13,7 +13,9 @@ from ragshield_core.store.inner import DIM, in_thread
 from ragshield_langchain.inner.base import InnerStore, Stored, off_loop
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
+from ragshield_langchain.inner.lancedb import LanceInner
 from ragshield_langchain.inner.memory import InMemoryInner
+from ragshield_langchain.inner.milvus import MilvusInner
 from ragshield_langchain.inner.pgvectorstore import PGVectorStoreInner
 from ragshield_langchain.inner.postgres import PostgresInner
 from ragshield_langchain.inner.qdrant import QdrantInner
@@ -35,6 +37,8 @@ KINDS: tuple[type[InnerStore], ...] = (
     QdrantInner,
     PostgresInner,
     PGVectorStoreInner,
+    MilvusInner,
+    LanceInner,
 )
 
 
@@ -51,9 +55,9 @@ def access_to(store: VectorStore) -> InnerStore:
             return kind(store)
     msg = (
         f"a store of type {type(store).__name__} cannot be guarded yet, expected "
-        "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or PGVectorStore; pass "
-        "inner_store=, a subclass of ragshield_langchain.InnerStore that writes and reads its "
-        "vectors."
+        "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector, PGVectorStore, Milvus "
+        "or LanceDB; pass inner_store=, a subclass of ragshield_langchain.InnerStore that writes "
+        "and reads its vectors."
     )
     raise TypeError(msg)
 

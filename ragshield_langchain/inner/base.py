@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from ragshield_core.store.inner import in_thread
 from ragshield_core.store.steps import Step
 
 T = TypeVar("T")
+LARGEST = 2**63
 
 
 def off_loop(work: Callable[[], Any]) -> Step:
@@ -32,6 +34,24 @@ class Stored(NamedTuple):
 
     documents: list[Document]
     vectors: NDArray[np.float32]  # (n_documents, dim)
+
+
+def survives_json(metadata: Mapping[str, Any], *texts: str) -> bool:
+    """Return whether JSON returns metadata unchanged, and the texts are valid Unicode.
+
+    Numbers that are not finite, or integers beyond 64 bits, do not survive in every store.
+    """
+    try:
+        written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        "".join((written, *texts)).encode()
+        return bool(json.loads(written, parse_int=_of_64_bits) == metadata)
+    except Exception:  # noqa: BLE001 - no JSON, a lone surrogate, too deep
+        return False
+
+
+def _of_64_bits(digits: str) -> int | None:
+    number = int(digits)
+    return number if -LARGEST <= number < LARGEST else None
 
 
 class Gate:

@@ -10,6 +10,37 @@ from langchain_core.vectorstores import InMemoryVectorStore
 NEWER = "newer "
 
 
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory):
+    """Return a file of Milvus Lite for all tests of a process; each starts a server."""
+    return str(tmp_path_factory.mktemp("milvus") / "tests.db")
+
+
+def make_milvus(request, name, embedding):
+    from langchain_milvus import Milvus  # noqa: PLC0415
+
+    file = {"uri": request.getfixturevalue("milvus")}
+    store = Milvus(embedding, name, connection_args=file, enable_dynamic_field=True)
+    return store, store.drop
+
+
+def make_memory(request, name, embedding):  # noqa: ARG001 - as the others
+    return InMemoryVectorStore(embedding), lambda: None
+
+
+def make_lancedb(request, name, embedding):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from langchain_community.vectorstores import LanceDB  # noqa: PLC0415
+    folder = request.getfixturevalue("tmp_path") / name
+    # By default, its own writes replace the table.
+    return LanceDB(uri=str(folder), embedding=embedding, mode="append"), lambda: None
+
+
+# How an empty store of a kind without options is made, and how it ends.
+SIMPLE = {"memory": make_memory, "milvus": make_milvus, "lancedb": make_lancedb}
+
+
 @pytest.fixture
 def make_store(request):
     """Return a function that makes an empty, bare store of a kind for vectors of a dimension.
@@ -22,8 +53,10 @@ def make_store(request):
         newer, kind = kind.startswith(NEWER), kind.removeprefix(NEWER)
         server = "newer_postgres_url" if newer else "postgres_url"
         name = f"test-{uuid.uuid4().hex}"
-        if kind == "memory":
-            return InMemoryVectorStore(embedding)
+        if kind in SIMPLE:
+            store, end = SIMPLE[kind](request, name.replace("-", "_"), embedding)
+            undo.append(end)
+            return store
         if kind == "faiss":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)

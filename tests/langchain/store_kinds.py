@@ -4,7 +4,8 @@ from unittest.mock import patch
 
 from support import CountingEmbeddings, slowly
 
-KINDS = ["memory", "chroma", *slowly("faiss", "qdrant", "postgres", "pgvectorstore")]
+SLOW = ("faiss", "qdrant", "postgres", "pgvectorstore", "milvus", "lancedb")
+KINDS = ["memory", "chroma", *slowly(*SLOW)]
 
 
 def hybrid(mode="hybrid"):

@@ -102,6 +102,8 @@ REFUSED = {
     *("create_vector_extension", "drop_tables", "get_collection"),
     *("create", "create_sync", "get_table_name", "is_valid_index", "reindex"),
     *("apply_hybrid_search_index", "apply_vector_index", "drop_vector_index"),
+    *("col", "drop", "get_pks", "search_by_metadata", "upsert", "vector_fields"),
+    *("create_index", "get_table", "results_to_docs"),
 }
 HARMLESS = {"delete", "embeddings"}
 

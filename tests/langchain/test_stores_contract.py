@@ -95,6 +95,31 @@ def test_ids_and_metadata_come_back_as_they_went_in(access):
     assert content(access) == expected(batch, METADATAS)
 
 
+# Ids that would be orders if a store took them for a part of its own language.
+HOSTILE = [
+    'x" or true',
+    "x' or true --",
+    "x') or 1 = 1 --",
+    '"] or pk != "',
+    "back\\slash\\",
+    'quoted \\" or true',
+    "line\nbreak\rtab\t",
+    "{ids} %s $1 ?",
+    "\u2028\x01",
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_id_is_an_id(access, hostile):
+    batch = batch_of(["billing 1", "billing 2"], ["good", hostile])
+    access.write(batch, [{"n": 1}, {"n": 2}])
+    assert content(access, [hostile]) == expected(batch.take([1]), [{"n": 2}])
+    access.delete([hostile])
+    access.delete([f"missing {hostile}"])
+    assert content(access, [hostile]) == {}
+    assert content(access) == expected(batch.take([0]), [{"n": 1}])
+
+
 def test_a_store_that_forgets_metadata_breaks_the_contract(make):
     class Forgetful(InMemoryInner):
         def write(self, batch, metadatas):
@@ -142,11 +167,19 @@ def failing_at(function, call):
     return run
 
 
+PARTS = ["ragshield_langchain.inner.qdrant", "ragshield_core.store.milvus_rows"]
+
+
 def half_way(access, kind):
     """Break a store within its next write of four entries."""
     store = access._store
     if kind == "chroma":
         return patch.object(store, "_chroma_collection", _Failing(store._collection, "update"))
+    if kind == "lancedb":  # whose writes are one commit
+        get = store.get_table
+        return patch.object(store, "get_table", lambda: _Failing(get(), "merge_insert"))
+    if kind == "milvus":
+        return patch.object(store, "_milvus_client", _Failing(store.client, "upsert", 2))
     if kind == "qdrant":
         return patch.object(store, "_client", _Failing(store.client, "upsert", 2))
     if kind == "faiss":
@@ -174,7 +207,8 @@ def test_half_a_write_is_undone(make, kind):
     access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
     before = content(access)
     new = batch_of([f"shipping {i}" for i in range(4)])
-    with patch("ragshield_langchain.inner.qdrant.AT_ONCE", 2):
+    small = [patch(f"{one}.AT_ONCE", 2) for one in PARTS]
+    with small[0], small[1]:
         with half_way(access, kind), pytest.raises(DiskFullError):
             access.write(new, [{"new": 1}] * 4)
         assert content(access) == before
@@ -182,7 +216,9 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", *slowly("qdrant", "pgvectorstore")])
+@pytest.mark.parametrize(
+    "kind", ["faiss", "chroma", *slowly("qdrant", "pgvectorstore", "milvus", "lancedb")]
+)
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
@@ -214,26 +250,54 @@ def test_database_error_does_not_quote_entry_text(make, kind):
     assert secret not in "".join(traceback.format_exception(refused.value))
 
 
-UNFIT = {
-    "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
-} | {
-    f"{kind}: {what}": (kind, text, metadata)
-    for kind in ("postgres", "pgvectorstore")
-    for what, text, metadata in (
-        ("a NUL", "te\0xt", {}),
-        ("a NUL in metadata", "text", {"k": "\0"}),
-        ("a lone surrogate", "\ud800", {}),
-        ("NaN", "text", {"k": float("nan")}),
-        ("no JSON", "text", {"k": object()}),
-    )
-}
+UNFIT = (
+    {
+        "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
+    }
+    | {
+        f"{kind}: {what}": (kind, text, metadata)
+        for kind in ("postgres", "pgvectorstore")
+        for what, text, metadata in (
+            ("a NUL", "te\0xt", {}),
+            ("a NUL in metadata", "text", {"k": "\0"}),
+            ("a lone surrogate", "\ud800", {}),
+            ("NaN", "text", {"k": float("nan")}),
+            ("no JSON", "text", {"k": object()}),
+        )
+    }
+    | {
+        f"lancedb: {what}": ("lancedb", text, metadata)
+        for what, text, metadata in (
+            ("a lone surrogate", "\ud800", {}),
+            ("infinity", "text", {"k": float("inf")}),
+            ("a large integer", "text", {"k": 2**63}),
+            ("a list", "text", {"k": ["a"]}),
+            ("a dot", "text", {"a.b": 1}),
+            ("another type than before", "text", {"n": "x"}),
+            ("a fraction in a column of integers", "text", {"n": 1.5}),
+            ("many keys", "text", {f"k{i}": 1 for i in range(201)}),
+        )
+    }
+    | {
+        f"milvus: {what}": ("milvus", text, metadata)
+        for what, text, metadata in (
+            ("a long text", "ü" * 2**15, {}),
+            ("a lone surrogate", "\ud800", {}),
+            ("infinity", "text", {"k": {"deep": [float("inf")]}}),
+            ("a large integer", "text", {"k": 2**63}),
+            ("no JSON", "text", {"k": object()}),
+            ("a tuple", "text", {"k": (1, 2)}),
+            ("its own key", "text", {"pk": "x"}),
+        )
+    }
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "text", "metadata"), UNFIT.values(), ids=UNFIT)
 def test_entries_that_a_store_cannot_keep_are_named(make, kind, text, metadata):
     batch = Batch.of(ids=["e0", "culprit"], texts=["new", text], embeddings=np.ones((2, DIM)))
-    (row,) = access_to(make(kind)).unfit(batch, [{}, metadata])
+    (row,) = access_to(make(kind)).unfit(batch, [{"n": 1}, metadata])
     assert row == 1
 
 
@@ -274,6 +338,36 @@ def test_hybrid_points_keep_both_vectors_in_qdrant():
     assert [d.id for d in store.similarity_search("shipping score=5", k=1)] == ["b"]
     with pytest.raises(TypeError, match="sparse mode keeps no dense vectors"):
         GuardedVectorStore(hybrid("sparse"), guard=guard_of())
+
+
+@pytest.mark.slow
+def test_a_milvus_that_loses_ids_metadata_or_vectors_is_refused(make):
+    inner = make("milvus")
+    for name, value, reason in (
+        ("auto_id", True, "auto_id=False"),
+        ("enable_dynamic_field", False, "enable_dynamic_field=True"),
+        ("embedding_func", None, "one model of dense vectors"),
+        ("embedding_func", [CountingEmbeddings()] * 2, "one model of dense vectors"),
+    ):
+        with patch.object(inner, name, value), pytest.raises(TypeError, match=reason):
+            access_to(inner)
+
+
+@pytest.mark.slow
+def test_ids_of_milvus_come_in_pages(make):
+    access = access_to(make("milvus"))
+    access.write(batch_of([f"billing {i}" for i in range(9)]), [{}] * 9)
+    with patch("ragshield_core.store.milvus_rows.PAGE", 4):
+        assert sorted(access.ids()) == [f"e{i}" for i in range(9)]
+
+
+def test_a_search_of_lancedb_before_the_first_write_finds_nothing(make):
+    store = GuardedVectorStore(make("lancedb"), guard=guard_of())
+    assert store.similarity_search("billing") == []
+    assert store.get_by_ids(["a"]) == []
+    store.delete(["a"])
+    store.add_texts(["billing 1"], [{"id": 1}], ids=["a"])
+    assert store.similarity_search("billing")[0].metadata == {"id": 1}
 
 
 # Through the guard
