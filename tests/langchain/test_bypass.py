@@ -223,5 +223,6 @@ def test_methods_of_the_guarded_store_itself_are_classified():
     about |= {"recall", "arecall", "purge", "apurge", "restore", "arestore"}
     about |= {"recover", "arecover", "rescreen", "arescreen", "reconcile", "areconcile"}
     about |= {"adopt_source", "aadopt_source", "keep_holding"}
+    about |= {"origins", "aorigins", "vouched_by", "avouched_by"}
     state = {"guard", "inner", "keys", "last_report", "quarantine", "standing"}
     assert {name for name in ours if not decided(name)} == about | state
