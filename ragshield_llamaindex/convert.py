@@ -495,10 +495,10 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         if good:  # with its windows as admitted
             keys = window_keys(node.metadata, text_of(node))
             kept.append(with_metadata(node, {k: metadata[k] for k in keys if k in metadata}))
-            if metadata.get(STAMP_KEY) != node.metadata.get(STAMP_KEY):  # it keeps its proof
+            stamp = metadata.get(STAMP_KEY)
+            if stamp is not None and node.metadata.get(STAMP_KEY) != stamp:  # it keeps its proof
                 proven = {k: v for k, v in metadata.items() if k not in (NODE_KEY, STAMP_KEY)}
-                stamp = {STAMP_KEY: metadata[STAMP_KEY]}
-                kept[-1] = with_unread(with_metadata(kept[-1], proven), stamp)
+                kept[-1] = with_unread(with_metadata(kept[-1], proven), {STAMP_KEY: stamp})
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     names = {
         decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
