@@ -48,6 +48,7 @@ class OriginKey:
 
     Examples
     --------
+    >>> from ragshield_core.origin import Origins, Voucher
     >>> key = OriginKey("wiki", secret=b"sixteen bytes or more")
     >>> stamp = key.stamp("Refunds take five days.", {"page": "refunds"})
     >>> voucher = Voucher(tier="trusted", secrets=(b"sixteen bytes or more",))
