@@ -74,7 +74,7 @@ class Voucher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who vouches for an entry, and how that is known.
+    """The one who vouches for an entry, and how the guard knows that.
 
     Attributes
     ----------

@@ -6,9 +6,9 @@ Without configured keys nothing here applies, see :class:`ragshield_core.origin.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
+class Replaced(NamedTuple):
+    """Stored entries whose places the entries of a write take.
+
+    Attributes
+    ----------
+    own
+        The entry under the same id, by id.
+    strongest
+        The highest and latest origin among all that an entry takes the place of, by its id.
+    """
+
+    own: Mapping[str, Entry]
+    strongest: Mapping[str, Origin]
+
+
 def held_below(
     keeper: Keeper[Any],
     report: Report,
-    replacing: Sequence[str],
     versions: Sequence[NewVersion],
     *,
     stored: bool,
@@ -44,19 +58,16 @@ def held_below(
     if not guard.origins or not len(batch):
         return report
     origins = guard.origins.of_batch(batch, arriving=not stored)
-    replaced = {} if stored else _replaced(keeper, batch, replacing, versions)
+    older = Replaced({}, {}) if stored else _replaced(keeper, batch, versions)
     kept, why = dict[int, Mapping[str, Any]](), dict[int, str]()
     for row in np.flatnonzero(report.admitted).tolist():
-        new, olds = origins[row], replaced.get(row, ())
-        higher = [one for one in olds if guard.origins.of_entry(one).tier > new.tier]
-        same = [one for one in higher if one.fingerprint == batch[row].fingerprint]
-        if same:
-            kept[row] = same[0].metadata
+        new, entry = origins[row], batch[row]
+        own, strongest = older.own.get(entry.id), older.strongest.get(entry.id, Origin())
+        if own is not None and own.fingerprint == entry.fingerprint and strongest.tier > new.tier:
+            kept[row] = own.metadata
         elif new.broken:
             why[row] = f"{new.why}; stamp it last, once its text and metadata are complete"
-        elif note := next(
-            filter(None, (_why_not(new, guard.origins.of_entry(o)) for o in olds)), ""
-        ):
+        elif note := _why_not(new, strongest):
             why[row] = note
     if kept:
         metadatas = [kept.get(row, one) for row, one in enumerate(batch.metadatas)]
@@ -124,21 +135,29 @@ def spared(
     return entries.take(rows), [decisions[row] for row in rows]
 
 
-def _replaced(
-    keeper: Keeper[Any], batch: Batch, replacing: Sequence[str], versions: Sequence[NewVersion]
-) -> Mapping[int, Sequence[Entry]]:
-    """Return the visible stored entries that each entry takes the place of, by row."""
-    older = {i: version.older for version in versions for i in version.ids}
-    takes = {row: {i, *older.get(i, replacing)} for row, i in enumerate(batch.ids)}
-    known = keeper.guard.writes.known(sorted(set[str]().union(*takes.values())))
-    if not known:
-        return {}
+def _replaced(keeper: Keeper[Any], batch: Batch, versions: Sequence[NewVersion]) -> Replaced:
+    """Return the visible stored entries whose places the entries of a write take."""
+    wanted = set(batch.ids).union(*(version.older for version in versions))
+    known = keeper.guard.writes.known(sorted(wanted))
     there = {
         entry.id: entry
-        for entry in keeper.stored(list(known)).entries
+        for entry in (keeper.stored(list(known)).entries if known else ())
         if not keeper.mask.covers(entry)
     }
-    return {row: [there[i] for i in ids if i in there] for row, ids in takes.items()}
+    origins = {i: keeper.guard.origins.of_entry(entry) for i, entry in there.items()}
+
+    def strongest(ids: Iterable[str]) -> Origin:
+        return max((origins[i] for i in ids if i in origins), key=_rank, default=Origin())
+
+    found = {i: strongest([i]) for i in batch.ids}
+    for version in versions:
+        older = strongest(version.older)
+        found |= {i: max(older, found.get(i, older), key=_rank) for i in version.ids}
+    return Replaced(there, found)
+
+
+def _rank(origin: Origin) -> tuple[Tier, float]:
+    return origin.tier, 0.0 if origin.at is None else origin.at.timestamp()
 
 
 def _may_accuse(new: Origin, old: Origin) -> bool:

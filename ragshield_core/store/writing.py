@@ -117,7 +117,7 @@ def screen_and_hold(
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
 
-    below = partial(held_below, keeper, replacing=replacing, versions=versions, stored=stored)
+    below = partial(held_below, keeper, versions=versions, stored=stored)
 
     def hold_and_tell() -> tuple[Report, Intent | None]:
         held = _hold(keeper, report, sifted, versions, below)

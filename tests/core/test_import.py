@@ -63,7 +63,7 @@ def test_a_guard_asks_tools_without_importing_the_audit_or_the_evaluation():
     )
 
 
-# What typer loads for a help of its own.
+# Packages that typer loads for a help of its own.
 OF_HELP = ["annotated_doc", "annotated_types", "pydantic", "pydantic_core", "rich", "shellingham"]
 OF_HELP += ["typer", "typing_extensions", "typing_inspection"]
 HELPS = """

@@ -122,6 +122,14 @@ def test_a_copied_stamp_under_another_id_is_held(store):
     assert "under another id" in decision(store).note
 
 
+def test_a_released_entry_is_not_held_again_for_its_stamp(store):
+    copied = stamped(PAGE).model_copy(update={"id": "fees"})
+    store.add_documents([copied])
+    store.release(["fees"])
+    store.add_documents([copied])
+    assert decision(store).verdict is Verdict.ADMIT
+
+
 def test_other_entries_come_in_as_before(store):
     store.add_documents([FEES])
     assert decision(store).verdict is Verdict.ADMIT

@@ -25,7 +25,7 @@ console = Console()
 
 # Characters of a line, and of an id in it.
 SHOWN, SHOWN_ID = 2000, 100
-# What became of an entry, by the status of its latest revision in quarantine.
+# The fate of an entry, by the status of its latest revision in quarantine.
 FATES = {
     Status.HELD: "is held: it waits for a decision",
     Status.RELEASED: "was held and released: the guard admits it",

@@ -74,7 +74,7 @@ def wrong(number=1, topic="harbour"):
     return f"The {topic} opens at {topic}{number} but that is {FALSE} w1 w2"
 
 
-# What an alert says
+# Words of alerts
 
 
 def test_an_alert_quotes_both_sides_and_names_their_ids():
