@@ -27,6 +27,7 @@ from vectors import embedded, use_folder
 
 from ragshield_core import Batch
 from ragshield_core.detectors.registry import built_in_detectors
+from ragshield_core.huggingface.minilm import MiniLM
 from ragshield_core.model.entries import concatenate
 from ragshield_core.tools.audit import ScanReport, scan
 
@@ -40,7 +41,12 @@ KINDS = (
 )
 SOURCES = ("wiki_passages", "redundant_web_passages", "near_duplicate_docs", "enron1_spam")
 ENTRIES, GROUPS, SINGLES = 2_000, 3, 4
-HEADS = ("collection", "chunks", "half trusted", "found of 21", *KINDS, "clean named", "first five")
+# Texts whose embedding is timed.
+EMBEDDED = 300
+HEADS = (
+    *("collection", "chunks", "half trusted", "found of 21", *KINDS),
+    *("clean named of those not trusted", "of all clean", "first five"),
+)
 
 
 def collection(name: str) -> tuple[Batch, dict[str, str], list[list[str]]]:
@@ -59,8 +65,11 @@ def collection(name: str) -> tuple[Batch, dict[str, str], list[list[str]]]:
     return both.take(np.random.default_rng(0).permutation(len(both))), kinds, attacks
 
 
-def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], float, int]:
-    """Return a report, the planted kinds by id, the share of clean chunks named, split groups."""
+def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], list[float], int]:
+    """Return a report, planted kinds by id, shares of clean chunks named, number of split groups.
+
+    The shares are of those that are not trusted, and of all.
+    """
     batch, kinds, attacks = collection(name)
     clean = [i for i in batch.ids if i not in kinds]
     trusted = None
@@ -81,7 +90,18 @@ def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], 
         for ids in attacks
         if {*ids} & found
     )
-    return report, kinds, named / (len(clean) - len(trusted or ())), split
+    open_clean = len(clean) - len(trusted or ())
+    return report, kinds, [named / open_clean, named / len(clean)], split
+
+
+def embedding_seconds(batch: Batch) -> float:
+    """Return the processor time in which MiniLM embeds all texts, from a sample of them."""
+    model = MiniLM()
+    drawn = np.random.default_rng(0).permutation(len(batch))[:EMBEDDED].tolist()
+    model.embed(batch.texts[:1], lambda _done: None)  # loads the model
+    begin = time.process_time()
+    model.embed([batch.texts[row] for row in drawn], lambda _done: None)
+    return (time.process_time() - begin) / len(drawn) * len(batch)
 
 
 def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
@@ -89,16 +109,22 @@ def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
     begin = time.process_time()
     report, kinds, named, split = measured(name, trusting=trusting)
     seconds = time.process_time() - begin
+    embedding = 0.0 if trusting else embedding_seconds(report.batch)
     by_kind = Counter(kinds[d.entry_id] for d in report.found if d.entry_id in kinds)
     of = Counter(kinds.values())
     first = ["attack" if {*case.entry_ids} & {*kinds} else "clean" for case in report.cases[:5]]
     cells = (
         *(name, f"{report.n_audited:,}", "yes" if trusting else "no", sum(by_kind.values())),
         *(f"{by_kind[kind]} of {of[kind]}" for kind in KINDS),
-        *(f"{named:.4f}", ", ".join(first)),
+        *(f"{one:.4f}" for one in named),
+        ", ".join(first),
     )
-    said = f"- {name}: {report.verdict} {seconds:.1f} s of processor time; groups split: {split}."
-    return f"| {' | '.join(map(str, cells))} |", said, named <= MOST_NAMED[trusting]
+    said = (
+        f"- {name}: {report.verdict} {seconds:.1f} s of processor time; groups split: {split}. "
+        f"To embed the entries takes {embedding:.0f} s; both together are "
+        f"{1.0 + seconds / max(embedding, 1e-9):.2f} of that."
+    )
+    return f"| {' | '.join(map(str, cells))} |", said, named[0] <= MOST_NAMED[trusting]
 
 
 def published(name: str) -> str:
