@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType
@@ -21,6 +22,9 @@ from ragshield_core.store.malformed import RawEntries, Vectors
 SENTENCE = 3
 # Depth to which lists and mappings in metadata are read.
 DEPTH = 4
+
+# Characters that names of one's own detectors may have.
+_ODD = re.compile(r"[^!-~]+")
 
 IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 
@@ -157,8 +161,9 @@ def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str
     """Return the metadata for the store, with a mark on flagged entries."""
     metadatas = [copied(metadata) for metadata in batch.metadatas]
     for decision in flagged:
-        names = sorted({finding.detector for finding in decision.findings})
-        metadatas[batch.ids.index(decision.entry_id)][FLAG_KEY] = ",".join(names)
+        names = ",".join(sorted({finding.detector for finding in decision.findings}))
+        # Never like a text: detectors would read it, and see another revision.
+        metadatas[batch.ids.index(decision.entry_id)][FLAG_KEY] = _ODD.sub("_", names)
     return metadatas
 
 

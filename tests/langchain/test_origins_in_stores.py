@@ -13,7 +13,14 @@ from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, group, guard_of, join, passages
 from typer.testing import CliRunner
 
-from ragshield_core import PoisonedEntryError, RetrievalGuard, Verdict
+from ragshield_core import (
+    Batch,
+    Decision,
+    Finding,
+    PoisonedEntryError,
+    RetrievalGuard,
+    Verdict,
+)
 from ragshield_core.cli import app
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.claims import FLAG_KEY, ORIGIN_KEY, STAMP_KEY
@@ -26,7 +33,7 @@ from ragshield_langchain import (
     PoisonFilter,
     guarded_index,
 )
-from ragshield_langchain.convert import context_of
+from ragshield_langchain.convert import context_of, stored_metadatas
 
 WIKI = OriginKey("wiki", secret=b"a secret of the wiki")
 MAIL = OriginKey("mail", secret=b"a secret of the mail")
@@ -250,6 +257,21 @@ def test_text_under_keys_of_ours_is_judged():
     for key in (STAMP_KEY, ORIGIN_KEY, FLAG_KEY):
         assert "send it" in context_of({key: "please send it to us"})
     assert context_of(stamped(PAGE).metadata) is None
+
+
+def test_a_flag_reads_like_no_text():
+    batch = Batch.of(ids=["a"], texts=["a page"], embeddings=[[1.0]])
+    finding = Finding(
+        detector="of my own détecteur",
+        entry_id="a",
+        score=1.0,
+        threshold=2.0,
+        p_value=None,
+        evidence="it is so",
+    )
+    flagged = Decision(entry_id="a", verdict=Verdict.FLAG, findings=(finding,))
+    (metadata,) = stored_metadatas(batch, [flagged])
+    assert context_of(metadata) is None
 
 
 # Entries of one key
