@@ -120,7 +120,7 @@ ALL = {
     "ray_audit": Smoke([Figure("5,000", "partitions", low=10, high=10)]),
     "scan": Smoke(
         [
-            Figure("security and Python", "clean named", high=0.012),
+            Figure("security and Python", "clean named of those not trusted", high=0.012),
             Figure("security and Python", "order", low=3, high=3),
         ]
     ),

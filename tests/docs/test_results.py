@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from results_files import RESULTS, current, measured_by
 from run_all import END, NOTE, SCRIPTS, with_note
+from smoke import ALL as SMOKES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -39,6 +40,18 @@ def test_quoted_figures_stand_in_their_results(names, block):
         for figure in NUMBER.findall(row.partition(" | ")[2]):
             digits = len(figure.partition(".")[2])
             assert float(figure) in {round(value, digits) for value in there}, row
+
+
+# The small versions of these print other columns than the results have.
+OTHER_COLUMNS = {"adversary", "fit_instruction_model"}
+
+
+@pytest.mark.parametrize("name", sorted(SMOKES.keys() - OTHER_COLUMNS))
+def test_columns_that_the_smoke_test_reads_stand_in_the_results(name):
+    columns = {wanted.column for wanted in SMOKES[name].figures if isinstance(wanted.column, str)}
+    if columns:
+        results = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        assert [column for column in columns if f"| {column} |" not in results] == []
 
 
 def test_the_docs_say_which_code_measured_the_results():
