@@ -47,7 +47,7 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError, Qua
 from ragshield_core.model.findings import Decision, Report, Skipped, Unjudged, Verdict
 from ragshield_core.model.p_values import Calibration, JointCalibration
 from ragshield_core.model.policy import Policy, Thresholds
-from ragshield_core.origin import Origins, Tier
+from ragshield_core.origin import Origin, Origins, Tier, corroborated
 from ragshield_core.screening.screening import (
     InForce,
     Outcome,
@@ -97,7 +97,8 @@ class RetrievalGuard:
     origins
         The keys that may vouch for passages; ``None``, the default, for none.
     least_tier
-        Passages of a lower tier are dropped without a look at their text; the default drops none.
+        Passages of a lower tier are dropped, unless others corroborate them, see
+        :func:`ragshield_core.origin.corroborated`; the default drops none.
 
     Notes
     -----
@@ -280,10 +281,14 @@ class RetrievalGuard:
                 if entry_id in held and self.masks(entry_id, text, context):
                     masked.setdefault(entry_id, "held in the quarantine")
         if self.least_tier > Tier.UNKNOWN:
-            columns = (passages.ids, passages.texts, passages.metadatas)
-            for entry_id, text, metadata in zip(*columns, strict=True):
-                origin = self.origins.of(text, metadata)
-                if origin.tier < self.least_tier:
+            columns = zip(passages.ids, passages.texts, passages.metadatas, strict=True)
+            origins = [
+                Origin() if entry_id in masked else self.origins.of(text, metadata)
+                for entry_id, text, metadata in columns
+            ]
+            tiers = corroborated(passages.texts, origins)
+            for entry_id, origin, tier in zip(passages.ids, origins, tiers, strict=True):
+                if tier < self.least_tier:
                     note = f"its origin is {origin.tier} ({origin.why}), expected {self.least_tier}"
                     masked.setdefault(entry_id, f"{note} at least")
         free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
