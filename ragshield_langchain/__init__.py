@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ragshield_langchain.ingestion import aingest, ingest
     from ragshield_langchain.inner import InnerStore, Stored, check_inner_store
     from ragshield_langchain.memory import GuardedStore
+    from ragshield_langchain.memory_origin import MemoryOriginMiddleware
     from ragshield_langchain.middleware import PoisonGuardMiddleware
     from ragshield_langchain.origin import OriginStamper
     from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
@@ -32,6 +33,7 @@ __all__ = [
     "GuardedVectorStore",
     "InnerStore",
     "MalformedEntriesWarning",
+    "MemoryOriginMiddleware",
     "OriginStamper",
     "PoisonFilter",
     "PoisonGuard",
@@ -58,6 +60,7 @@ _HOMES = {
     **dict.fromkeys(("aingest", "ingest"), "ingestion"),
     **dict.fromkeys(("InnerStore", "Stored", "check_inner_store"), "inner"),
     "GuardedStore": "memory",
+    "MemoryOriginMiddleware": "memory_origin",
     "PoisonGuardMiddleware": "middleware",
     "OriginStamper": "origin",
     **dict.fromkeys(("GuardedRetriever", "PoisonFilter"), "retrieval"),
