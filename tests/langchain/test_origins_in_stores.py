@@ -1,5 +1,6 @@
 """Proven origin in a guarded store: nothing of a lower tier replaces, recalls or imitates."""
 
+import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,7 @@ from ragshield_core import (
 from ragshield_core.cli import app
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.claims import FLAG_KEY, ORIGIN_KEY, STAMP_KEY
-from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError, SourceError
 from ragshield_core.origin import OriginKey, Origins, Tier, Voucher
 from ragshield_langchain import (
     GuardedRetriever,
@@ -308,14 +309,46 @@ def test_the_command_says_who_vouches(tmp_path, monkeypatch):
         assert result.exit_code == 0, result.output
         return result.output
 
+    log = tmp_path / "answers.jsonl"
+    asked = [("When?", ["refunds", "fees"]), ("What\x1b[2J?", ["news"]), ("Why?", [])]
+    log.write_text("\n".join(json.dumps({"question": q, "documents": d}) for q, d in asked))
+    assert "When?  <- refunds\n1 answers" in said("answers", str(log), "refunds", "nowhere")
+    for _ in range(2):  # before and after the entries are recalled
+        assert "What\\u{1b}[2J?  <- news\n1 answers" in said("answers", str(log), "--key", "mail")
+        said("recall", "mail")
     assert "trusted:wiki" in said("show", "refunds", "nowhere")
     assert "1 of the ids are not in the store" in said("show", "refunds", "nowhere")
-    assert "news" in said("list", "mail")
-    assert "1 entries were moved" in said("recall", "mail")
-    assert "0 entries" in said("list", "mail")
+    assert "refunds" in said("list", "wiki")
+    assert "1 entries were moved" in said("recall", "wiki")
+    assert "0 entries" in said("list", "wiki")
     alone = CliRunner().invoke(app, ["origin", "list", "mail"])
     assert isinstance(alone.exception, ConfigurationError)
     assert "--into" in str(alone.exception)
+
+
+@pytest.mark.parametrize(
+    ("written", "where"),
+    [
+        (b'{"question": "a", "documents": ["x"]}\n{"question": "b"}\n', "line 2"),
+        (b"[" * 10_000, "line 1"),
+        (b'{"question": "\xff", "documents": []}', "line 1"),
+        (b'{"question": "' + b"a" * 1_000_000 + b'", "documents": []}', "line 1"),
+        (None, "FileNotFoundError"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_named_with_the_line(written, where, tmp_path):
+    log = tmp_path / "answers.jsonl"
+    if written is not None:
+        log.write_bytes(written)
+    result = CliRunner().invoke(app, ["origin", "answers", str(log), "x"])
+    assert isinstance(result.exception, SourceError)
+    assert where in str(result.exception)
+
+
+def test_answers_of_nothing_are_not_looked_for(tmp_path):
+    result = CliRunner().invoke(app, ["origin", "answers", str(tmp_path / "a.jsonl")])
+    assert result.exit_code == 2
+    assert "name ids, or a key" in result.output
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])

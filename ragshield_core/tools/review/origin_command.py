@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError, SourceError
 from ragshield_core.model.printing import printable
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import AsListing, By, Into, Listing, Note, live_store
 
 SHOWN = 200
+# Characters of a line in a log; answers name some tens of documents.
+LONGEST_LINE = 1_000_000
 
 origin_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Say who vouches for entries of a store."
@@ -85,6 +90,64 @@ def recall(key: Key, *, into: Into = None, by: By = "cli", note: Note = None) ->
     store = _store(into)
     gone = store.recall(store.vouched_by(key), by=by, note=note or f"vouched for by {key}")
     typer.echo(f"{len(gone)} entries were moved to quarantine; ragshield quarantine cases")
+
+
+@origin_app.command()
+def answers(
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help='Log of answers: per line {"question": ..., "documents": [ids]} as JSON.'
+        ),
+    ],
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of entries.")] = None,
+    *,
+    key: Annotated[str | None, typer.Option(help="All entries of this key, held ones too.")] = None,
+    into: Into = None,
+    form: AsListing = Listing.TABLE,
+) -> None:
+    """Print the answers that used certain entries, or those of a key."""
+    sought = set(ids or ())
+    if key is not None:
+        store = _store(into)
+        held = store.quarantine.list()
+        of_held = store.guard.origins.of_entry
+        sought.update(store.vouched_by(key), (h.id for h in held if key in of_held(h.entry).keys))
+    if not sought:
+        typer.echo("No entries to look for: name ids, or a key with --key.", err=True)
+        raise typer.Exit(2 if key is None else 0)
+    found = [one for one in _answers_in(log) if sought.intersection(one.documents)]
+    if form is Listing.JSON:
+        typer.echo(json.dumps([one.model_dump() for one in found], indent=2))
+        return
+    for one in found:
+        used = ", ".join(sorted(sought.intersection(one.documents)))
+        typer.echo(f"{printable(one.question, SHOWN)}  <- {printable(used, SHOWN)}")
+    typer.echo(f"{len(found)} answers used {len(sought)} entries or some of them.", err=True)
+
+
+class _Answer(BaseModel):
+    question: str
+    documents: list[str]
+
+
+def _answers_in(log: Path) -> Iterator[_Answer]:
+    """Yield the answers of a log; raise for a line that holds none, with its number."""
+    number = 0
+    try:
+        with log.open(encoding="utf-8") as lines:
+            while line := lines.readline(LONGEST_LINE):
+                number += 1
+                if line.strip():
+                    yield _Answer.model_validate_json(line)
+    except (OSError, ValueError) as error:
+        at = number + isinstance(error, UnicodeDecodeError)
+        where = f", line {at}" if isinstance(error, ValueError) else ""
+        msg = (
+            f"{printable(str(log))}{where}: {type(error).__name__}; expected a line for each "
+            'answer, as JSON: {"question": "...", "documents": ["id", ...]}.'
+        )
+        raise SourceError(msg) from None
 
 
 def _store(into: str | None) -> Any:
