@@ -12,6 +12,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.origin import OriginKey, Origins, Voucher
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.review import review_app
@@ -269,6 +270,22 @@ def test_release_writes_to_the_store_and_undo_removes_it(quarantine):
     assert store.quarantine.show(one).status is Status.HELD
     assert [f.detector for f in store.quarantine.show(one).findings] == ["clique"]
     store.quarantine.log.verify()
+
+
+@pytest.mark.slow
+def test_origins_are_shown_if_the_guard_knows_keys(quarantine):
+    store, _ = guarded(quarantine)
+    held(store.quarantine, ["a page about 1, revised"])
+    page = Browser(review_app(store, tokens=TOKENS)).get("/cases/1").text
+    assert "· origin" not in page
+    store.guard.origins = Origins({"wiki": Voucher(tier="trusted", secrets=(b"x" * 16,))})
+    for n in range(4):
+        text = f"a page about {n}"
+        stamp = OriginKey("wiki", secret=b"x" * 16).stamp(text, {})
+        store.add_texts([text], [{"ragshield_stamp": stamp}], ids=[f"k{n}"])
+    page = Browser(review_app(store, tokens=TOKENS)).get("/cases/1").text
+    assert "· origin trusted:wiki: stamped by" in page
+    assert "· origin unknown: no stamp" in page
 
 
 def test_an_older_revision_is_compared(quarantine):

@@ -19,6 +19,7 @@ from ragshield_core.learning.status import GuardStatus
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
+from ragshield_core.origin import Origin
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
@@ -169,7 +170,7 @@ def case_view(
     ids = [one.id for one in held]
     remarks: list[str] = []
     older = _older(quarantine, held)
-    neighbors: dict[int, list[tuple[Entry, float]]] = {}
+    neighbors: dict[int, list[tuple[Entry, float, Origin | None]]] = {}
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
     else:
@@ -179,12 +180,14 @@ def case_view(
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
     proposals = proposed(quarantine, ids)
+    origins = store.guard.origins if store is not None else None
     entries = [
         _shown(one, *older.get(one.id, ("", one.entry.text)))
         | {
             "convicts": head.convicts(one),
             "neighbors": neighbors.get(one.number, []),
             "proposed": proposals.get(one.id),
+            "origin": origins.of_entry(one.entry) if origins else None,
         }
         for one in held
     ]
@@ -241,8 +244,10 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
     }
 
 
-def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> dict[int, list[tuple[Entry, float]]]:
-    """Return the store's nearest entries to each held one, with their similarities."""
+def _neighbors(
+    store: Guarded, held: Sequence[HeldEntry]
+) -> dict[int, list[tuple[Entry, float, Origin | None]]]:
+    """Return the store's nearest entries to each held one, with similarities and origins."""
     asked = [one for one in held if one.vector.size == (store.guard.judge.dim or -1)]
     if not asked:
         return {}
@@ -254,8 +259,12 @@ def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> dict[int, list[tupl
     near = store.guard.judge.nearest(batch, NEAREST)
     wanted = list(dict.fromkeys(name for name in near.ids.ravel().tolist() if name is not None))
     there = {entry.id: entry for entry in store.standing(wanted)}
+    known = store.guard.origins
+    origins = {i: known.of_entry(entry) if known else None for i, entry in there.items()}
     return {
-        one.number: [(there[i], float(cos)) for i, cos in zip(*found, strict=True) if i in there]
+        one.number: [
+            (there[i], float(cos), origins[i]) for i, cos in zip(*found, strict=True) if i in there
+        ]
         for one, *found in zip(asked, near.ids.tolist(), near.similarities.tolist(), strict=True)
     }
 
