@@ -49,6 +49,7 @@ SCRIPTS = {
     "orders": "orders.py",
     "scan": "scan.py",
     "origin": "origin.py",
+    "memory": "memory.py",
     "peers": "peers.py",
 }
 

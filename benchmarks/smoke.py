@@ -124,6 +124,14 @@ ALL = {
             Figure("security and Python", "order", low=3, high=3),
         ]
     ),
+    "memory": Smoke(
+        [
+            Figure("MiniLM | other users", "clean held", high=0.03),
+            Figure("poisoned notes", "no keys", low=0.5),
+            Figure("poisoned notes", "keys", high=0.0),
+            Figure("notes of an agent on poisoned pages", "keys", high=0.05),
+        ]
+    ),
     "joint_fpr": Smoke([Figure("SMS, ham", 3, high=0.015)]),
     "label_flipping": Smoke(
         [
