@@ -1,4 +1,4 @@
-"""A memory of chat messages that screens what it keeps, around any memory of LlamaIndex."""
+"""A memory that screens chat messages before any memory of LlamaIndex keeps them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN_ROLES = (MessageRole.USER, MessageRole.SYSTEM, MessageRole.DEVELOPER)
 HELD_KEY = "ragshield_held"
 # It takes the place of a held message, since models refuse the call of a tool without a result.
 REMARK = "This message was held back because it looks suspicious."
-# Keys of a held message's metadata: its role, all of it, and what stands beside its text.
+# Keys of a held message's metadata: its role, all of it, and its strings beside the text.
 ROLE, MESSAGE, BESIDE = "role", "message", "beside"
 # Blocks that are not judged, and stay with the remark.
 MEDIA = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock, CachePoint)
@@ -48,18 +48,18 @@ DEEPEST = 50
 class GuardedMemory(BaseMemory):
     """Drop-in replacement for a memory: suspicious messages stay out of it.
 
-    The guard screens what tools, models and other agents have said, before the memory inside and
-    its blocks see it: a :class:`FactExtractionMemoryBlock` extracts facts from admitted messages
+    The guard screens messages of tools, models and other agents before the memory inside and its
+    blocks see them, so that a ``FactExtractionMemoryBlock`` extracts facts from admitted messages
     only. A suspicious message is held, and a remark takes its place, with the ids of tool calls.
-    Once a reviewer releases it, :meth:`get` shows it in its place. Messages of the user and the
+    Once a reviewer releases the message, :meth:`get` shows it there. Messages of the user and the
     developer pass unjudged: their orders are no poison.
 
-    Memories, chat stores and blocks of every kind may be inside. A block that stores messages in a
-    vector store is better guarded there, with a
-    :class:`~ragshield_llamaindex.GuardedVectorStore`, which also compares them with each other.
+    The memory inside may be of any kind, with any chat store and blocks. A ``VectorMemoryBlock``
+    also takes a :class:`~ragshield_llamaindex.GuardedVectorStore`, whose guard compares memories
+    with each other.
 
-    Not guarded: facts that a model makes of admitted messages, images and the like, and what others
-    write into the chat store directly.
+    Not guarded: facts that a model makes of admitted messages, static blocks, images, and messages
+    that others write into the chat store.
 
     Key init args:
         memory: BaseMemory
@@ -237,7 +237,7 @@ class GuardedMemory(BaseMemory):
 
     @synchronous
     def get(self, input: Any = None, **kwargs: Any) -> Steps[list[ChatMessage]]:  # noqa: A002
-        """Return what the memory inside does, with released messages in their place."""
+        """Return the messages of the memory inside, with released ones in their place."""
         found = yield asked(self.memory, "get", input=input, **kwargs)
         return (yield own(self._as_decided, found))  # type: ignore[no-any-return]
 
@@ -296,7 +296,7 @@ class GuardedMemory(BaseMemory):
 
 
 def _written(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as JSON, without images and the like.
+    """Return a message as JSON, without images and other media.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def _node_of(message: ChatMessage, session: str) -> TextNode:
 
 
 def _message_of(node: BaseNode) -> ChatMessage:
-    """Return the message from which a node was made, without images and the like."""
+    """Return the message from which a node was made, without media."""
     written = node.metadata.get(MESSAGE)
     if written is None:  # more than a quarantine keeps: text and role are left
         return ChatMessage(text_of(node), role=node.metadata[ROLE])
@@ -342,7 +342,7 @@ def _message_of(node: BaseNode) -> ChatMessage:
 
 
 def _remark_on(message: ChatMessage, entry_id: str) -> ChatMessage:
-    """Return a remark in a message's place: it keeps images, and names and ids of tool calls."""
+    """Return a remark in a message's place: it keeps media, and names and ids of tool calls."""
     kwargs, *blocks = map(_names_in, _rest(_written(message)))
     calls = [one for one in blocks if one["block_type"] == "tool_call"]
     media = [block for block in message.blocks if isinstance(block, MEDIA)]

@@ -3,7 +3,13 @@
 import chromadb
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ImageBlock, ToolCallBlock
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ImageBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import MockLLM
 from llama_index.core.memory import (
@@ -80,7 +86,7 @@ MIXED = [said("user", QUESTION), said("tool", INJECTION), said("assistant", ANSW
 
 @every_kind
 @both_ways
-async def test_a_guarded_memory_does_what_the_bare_one_does(kind, asynchronous):
+async def test_a_guarded_memory_returns_the_same_clean_messages_as_a_bare_one(kind, asynchronous):
     bare, guarded = KINDS[kind](), GuardedMemory(KINDS[kind](), guard=reading())
     found = []
     for memory in (bare, guarded):
@@ -107,7 +113,7 @@ async def test_a_remark_takes_the_place_of_a_held_message(kind, asynchronous, wr
     assert contents(await call(guarded, "get", **ways)) == [QUESTION, REMARK, ANSWER]
     assert contents(guarded.memory.get_all()) == [QUESTION, REMARK, ANSWER]
     (held,) = guarded.quarantine.list()
-    assert held.entry.text == INJECTION
+    assert (held.entry.text, held.entry.context) == (INJECTION, None)
     if write != "put":
         assert len(guarded.last_report.quarantined) == 1
     (released,) = guarded.release([held.id], by="anna")
@@ -116,7 +122,7 @@ async def test_a_remark_takes_the_place_of_a_held_message(kind, asynchronous, wr
         assert await call(guarded, name, **ways) == MIXED
 
 
-async def test_what_a_person_decides_elsewhere_shows_at_the_next_read():
+async def test_a_decision_in_the_quarantine_shows_at_the_next_read():
     guarded = GuardedMemory(KINDS["memory"](), guard=reading())
     await guarded.aput_messages(MIXED)
     (entry_id,) = held_in(guarded)
@@ -164,6 +170,16 @@ def test_calls_of_tools_keep_their_results():
     assert last.additional_kwargs.items() >= again.additional_kwargs.items()
     guarded.release(held_in(guarded))
     assert guarded.get() == [*asking, result, again]
+
+
+def test_arguments_beside_a_text_are_judged():
+    guarded = GuardedMemory(KINDS["buffer"](), guard=reading())
+    noted = said("tool", BODY, additional_kwargs={"id": "7", "notes": [{"note": INJECTION}]})
+    thinking = ChatMessage(role="assistant", blocks=[ThinkingBlock(content=INJECTION)])
+    guarded.put_messages([noted, thinking])
+    assert INJECTION not in repr(guarded.get())
+    guarded.release(held_in(guarded))
+    assert guarded.get() == [noted, thinking]
 
 
 def test_images_stay_and_are_not_judged():
