@@ -116,6 +116,8 @@ async def test_a_remark_takes_the_place_of_a_held_message(kind, asynchronous, wr
     assert (held.entry.text, held.entry.context) == (INJECTION, None)
     if write != "put":
         assert len(guarded.last_report.quarantined) == 1
+    await call(guarded, "set", await call(guarded, "get", **ways), **ways)
+    assert contents(guarded.memory.get_all()) == [QUESTION, REMARK, ANSWER]
     (released,) = guarded.release([held.id], by="anna")
     assert released == MIXED[1]
     for name in ("get", "get_all"):
