@@ -37,6 +37,7 @@ ONLY_LLAMAINDEX = {
     "NOTHING_LEFT": "what its tools answer where no passage is left",
     "WITHHELD": "the same, of any other text",
     "GuardedIngestionPipeline": "ingest and guarded_index in LangChain",
+    "GuardedMemory": "of its memories of messages; GuardedStore for LangGraph's",
     "GuardedVectorStoreIndex": "LangChain has no index beside the store",
     "HeldTextElsewhereWarning": "of its docstores",
     "PipelineResult": "of GuardedIngestionPipeline",
