@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
@@ -43,6 +44,11 @@ ROLE, MESSAGE, BESIDE = "role", "message", "beside"
 MEDIA = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock, CachePoint)
 # Deepest nesting of arguments that a remark keeps.
 DEEPEST = 50
+# Characters of the longest name of a tool, with room for its id at OpenAI and Anthropic.
+LONGEST_NAME = 64
+# Three words in a name may be an order.
+FEWEST_WORDS = 3
+_SIGNS = re.compile(r"[\W\d_]+")
 
 
 class GuardedMemory(BaseMemory):
@@ -318,7 +324,7 @@ def _written(message: ChatMessage) -> dict[str, Any]:
 def _node_of(message: ChatMessage, session: str) -> TextNode:
     """Return a message as a node; the same message in the same session has the same id."""
     written, text = _written(message), message.content or ""
-    beside = "\n\n".join(part for part in _strings_in(_rest(written)) if not _is_name(part))
+    beside = "\n\n".join(filter(None, map(_read, _strings_in(_rest(written)))))
     told = json.dumps(written, sort_keys=True).encode()
     metadata: dict[str, Any] = {SOURCE_KEY: session, ROLE: message.role.value, MESSAGE: written}
     unseen = list(metadata)
@@ -363,8 +369,20 @@ def _rest(written: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_name(value: str) -> bool:
-    """Return whether a string is one word, such as the id of a tool call."""
+    """Return whether a string is one short word, such as the name or id of a tool call."""
+    return len(value) <= LONGEST_NAME and _is_word(value)
+
+
+def _is_word(value: str) -> bool:
     return value.isascii() and len(value.split()) <= 1
+
+
+def _read(value: str) -> str:
+    """Return a string as a model reads it: no ids, and the words in a name apart."""
+    if not _is_word(value):
+        return value
+    words = [word for word in _SIGNS.split(value) if word.isalpha()]
+    return " ".join(words) if len(words) >= FEWEST_WORDS else ""
 
 
 def _strings_in(value: Any) -> Iterator[str]:
