@@ -223,7 +223,7 @@ def elevated(store: GuardedStore, user: str, key: str) -> bool:
 
 
 def with_origin(model: str, *, keys: bool) -> list[tuple[str, str]]:
-    """Return shares of notes that count as facts, by what they are."""
+    """Return shares of notes that count as facts, by kind of note."""
     known, coming = halves(0)
     store = filled(model, known, keys=keys)
     counted: dict[str, list[bool]] = defaultdict(list)

@@ -306,19 +306,19 @@ def test_a_note_from_the_user_alone_has_the_tier_of_the_user(store):
         ),
     ],
 )
-def test_a_note_has_the_least_tier_of_what_was_read(store, script, tools, expected):
+def test_a_note_has_the_least_tier_of_all_texts_that_were_read(store, script, tools, expected):
     ask(agent_of(store, calls(*script), calls(SAVE), tools=tools))
     assert origin_in(store, "note") == expected
 
 
-def test_a_later_turn_of_the_thread_remembers_what_was_read(store):
+def test_texts_read_in_an_earlier_turn_count(store):
     agent = agent_of(store, calls(("read_page", {"url": "a"})), AIMessage("Read."), calls(SAVE))
     ask(agent)
     ask(agent, "Remember that.")
     assert origin_in(store, "note") == "unknown:agent"
 
 
-def test_what_was_read_before_a_summary_still_counts(store):
+def test_texts_read_before_a_summary_count(store):
     summary = SummarizationMiddleware(
         Model(messages=iter([AIMessage("Payments go to 7788.")] * 9)),
         trigger=("messages", 4),
