@@ -23,6 +23,7 @@ ONLY_LANGCHAIN = {
     "FolderLoader": "FolderReader in LlamaIndex, after the names of their bases",
     "GuardedIndexingResult": "of LangChain's indexing API",
     "GuardedStore": "of the memory of LangGraph's agents",
+    "MemoryOriginMiddleware": "of its agents, which write into that memory",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "Stored": "documents carry no vectors; nodes do",
     "aguarded_index": "of its indexing API; GuardedIngestionPipeline in LlamaIndex",
