@@ -16,6 +16,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status, batches_of
 from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import RawEntries, Sifted, keepable, lacks_vector, sift
+from ragshield_core.store.outranked import held_in_step
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -170,7 +171,7 @@ def judged(
 
     def decide(report: Report) -> Report:
         report = stays_held(guard.hold(report), guard)
-        report = remarks(sifted.hold_malformed(report, guard))
+        report = held_in_step(guard, remarks(sifted.hold_malformed(report, guard)))
         if learn:
             _learn(guard, report.batch.take(report.admitted))
         return report
