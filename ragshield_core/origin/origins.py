@@ -152,9 +152,8 @@ class Origins:
     vouchers
         Trust by name of the key; empty by default: then no origin is known, and nothing changes.
     least_tier
-        New entries of a lower tier are held, whatever they say. Detectors miss a fluent lie, so
-        this suits a knowledge base or a memory whose writers all have keys. The default,
-        ``unknown``, holds none.
+        New entries of a lower tier are held, also if no detector objects. This suits a knowledge
+        base or a memory whose writers all have keys. The default, ``unknown``, holds none.
 
     Raises
     ------

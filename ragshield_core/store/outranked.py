@@ -20,10 +20,15 @@ from ragshield_core.store.inner import PART
 
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
+    from ragshield_core.quarantine import HeldEntry
     from ragshield_core.store.keeper import Keeper
     from ragshield_core.store.updates import NewVersion
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+# Beginning of the note on an entry that came without the tier that the guard demands.
+TOO_LOW = "its tier is"
 
 
 class Replaced(NamedTuple):
@@ -87,6 +92,13 @@ def held_in_step(guard: Guard, report: Report) -> Report:
     origins = guard.origins.of_batch(report.batch, arriving=True)
     admitted = np.flatnonzero(report.admitted).tolist()
     return _held(guard, report, {r: n for r in admitted if (n := _too_low(origins[r], least))})
+
+
+def proven_at_last(guard: Guard, held: HeldEntry, entry: Entry) -> bool:
+    """Return whether an entry was held for its tier alone, and comes again with a proof."""
+    if held.findings or not (held.note or "").startswith(TOO_LOW):
+        return False
+    return guard.origins.of_entry(entry, arriving=True).tier >= guard.origins.least_tier
 
 
 def _held(guard: Guard, report: Report, why: Mapping[int, str]) -> Report:
@@ -200,4 +212,4 @@ def _too_low(new: Origin, least: Tier) -> str | None:
     """Return why an entry may not come in by its tier; ``None`` if it may."""
     if new.tier >= least:
         return None
-    return f"its tier is {new.tier} ({new.why}), and the guard admits {least} at least"
+    return f"{TOO_LOW} {new.tier} ({new.why}), and the guard admits {least} at least"

@@ -125,6 +125,22 @@ def test_a_guard_can_demand_a_tier_of_all_new_entries(tier, stored):
     assert set(inner.store) == {"refunds", "fees", "news"}
 
 
+def test_an_entry_that_comes_again_with_a_proof_needs_no_reviewer():
+    inner = InMemoryVectorStore(CountingEmbeddings())
+    store = GuardedVectorStore(inner, guard=least("known"))
+    for document in (FEES, FEES, stamped(FEES, derived_from=[])):
+        store.add_documents([document])
+        assert [one.id for one in store.quarantine.list()] == ["fees"]
+    store.add_documents([stamped(FEES, MAIL)])
+    assert set(inner.store) == {"fees"}
+    assert store.quarantine.count() == 0
+    store.quarantine.hold(
+        Batch.of(ids=["news"], texts=[NEWS.page_content], embeddings=None), by="bert"
+    )
+    store.add_documents([stamped(NEWS)])  # a person holds it: a proof changes nothing
+    assert set(inner.store) == {"fees"}
+
+
 def test_a_step_demands_the_tier_too():
     step = PoisonGuard(least("known"))
     passed = step.transform_documents([stamped(PAGE), FEES])
