@@ -138,11 +138,10 @@ class NodeKeeper(Keeper[BaseNode]):
             how = [node_of(entry, vector.tolist()) for entry, vector in pairs], None
         nodes, options = how[0], how[1] or {}
         # Most stores skip an existing id, or keep both nodes.
-        replacing = bool(older) and self.access.replaces
-        if older and not replacing:
+        if older and not self.access.replaces:
             self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            self._put(nodes, options, replacing=replacing)
+            self._put(nodes, options)
         except Exception:
             # An index writes in parts (``insert_batch_size``): the first may be stored.
             known = {node.node_id for node in older}
@@ -150,16 +149,10 @@ class NodeKeeper(Keeper[BaseNode]):
                 new = [node.node_id for node in nodes if node.node_id not in known]
                 self.delete_entries(new)
             if older:
-                self._put(older, options, replacing=replacing)
+                self._put(older, options)
             raise
 
-    def _put(
-        self,
-        nodes: Sequence[BaseNode],
-        options: dict[str, Any],
-        *,
-        replacing: bool,  # noqa: ARG002 - for an index
-    ) -> None:
+    def _put(self, nodes: Sequence[BaseNode], options: dict[str, Any]) -> None:
         self.access.write(list(nodes), **options)
 
     def delete_entries(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> None:

@@ -13,12 +13,14 @@ from ragshield_llamaindex.convert import node_of, text_of
 from ragshield_llamaindex.inner.base import InnerStore
 from ragshield_llamaindex.inner.chroma import ChromaInner
 from ragshield_llamaindex.inner.generic import GenericInner
+from ragshield_llamaindex.inner.lancedb import LanceInner
+from ragshield_llamaindex.inner.milvus import MilvusInner
 from ragshield_llamaindex.inner.postgres import PostgresInner
 from ragshield_llamaindex.inner.qdrant import QdrantInner
 
 __all__ = ["InnerStore", "access_to", "check_inner_store"]
 
-KINDS = (ChromaInner, QdrantInner, PostgresInner)
+KINDS = (ChromaInner, QdrantInner, PostgresInner, MilvusInner, LanceInner)
 
 
 def access_to(store: BasePydanticVectorStore) -> InnerStore:

@@ -16,6 +16,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from ragshield_core.model.findings import printable
 from ragshield_core.store import inner
 from ragshield_core.store.one_store import name_of
+from ragshield_core.store.steps import Step, asked
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
 # Ids per statement, and points per page.
@@ -76,6 +77,10 @@ class InnerStore(inner.StoreAccess[BaseNode]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the store and return its result."""
         return getattr(self._store, name)(*args, **kwargs)
+
+    def asking(self, name: str, *args: Any, **kwargs: Any) -> Step:
+        """Return a step that calls a method of the store, or its asynchronous twin."""
+        return asked(self._store, name, *args, **kwargs)
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that this store cannot keep, each with the reason.

@@ -9,6 +9,12 @@ from support import DIM
 NEWER = "newer "
 
 
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory):
+    """Return a file of Milvus Lite for all tests of a process; each starts a server."""
+    return str(tmp_path_factory.mktemp("milvus") / "llama.db")
+
+
 @pytest.fixture
 def make_store(request):
     """Return a function that makes an empty, bare store of a kind.
@@ -43,6 +49,17 @@ def make_store(request):
             client = QdrantClient(":memory:")
             undo.append(client.close)
             return QdrantVectorStore(name, client=client)
+        if kind == "milvus":
+            from llama_index.vector_stores.milvus import MilvusVectorStore  # noqa: PLC0415
+
+            file = request.getfixturevalue("milvus")
+            store = MilvusVectorStore(file, collection_name=name, dim=dim, use_async_client=False)
+            undo.append(lambda: store.client.drop_collection(name))
+            return store
+        if kind == "lancedb":
+            from llama_index.vector_stores.lancedb import LanceDBVectorStore  # noqa: PLC0415
+
+            return LanceDBVectorStore(str(request.getfixturevalue("tmp_path") / name))
         from llama_index.vector_stores.postgres import PGVectorStore  # noqa: PLC0415
         from sqlalchemy import NullPool, make_url  # noqa: PLC0415
 
