@@ -132,7 +132,8 @@ class MilvusInner(EscapingInner):
             return (
                 f"its text, its id or its document's has over {LONGEST} bytes; split the document."
             )
-        metadata = node_to_metadata_dict(node, remove_text=True, text_field=store.text_key)
+        bare = node.model_copy(update={"embedding": None})  # which need not be a list yet
+        metadata = node_to_metadata_dict(bare, remove_text=True, text_field=store.text_key)
         try:
             size = len(orjson.dumps(metadata))
         except TypeError:

@@ -44,7 +44,7 @@ from ragshield_llamaindex import (
 from ragshield_llamaindex.index import access_behind
 
 WRITES = 600
-WAYS = ("simple", "chroma", "qdrant", "step", "pipeline")
+WAYS = ("simple", "chroma", "qdrant", "milvus", "lancedb", "step", "pipeline")
 # Stands in every text and value: no error may quote it.
 SECRET = "rosebud"  # noqa: S105 - no password
 STORED, HELD = id_of("stored"), id_of("held")
