@@ -41,7 +41,7 @@ class EscapingInner(InnerStore):
         """Call a method of the store, or what stands for it here."""
         own: dict[str, Callable[..., Any]] = {
             "clear": self._clear,
-            "delete": self._delete_document,
+            "delete": self._deleted,
             "get_nodes": self._get_nodes,
             "query": self._query,
         }
@@ -60,8 +60,8 @@ class EscapingInner(InnerStore):
         found: list[BaseNode] = self._store.get_nodes(filters=self._safe(filters))
         return [one for one in found if node_ids is None or one.node_id in node_ids]
 
-    def _delete_document(self, ref_doc_id: str, **_: Any) -> None:
-        self.delete(self.document(ref_doc_id))
+    def _deleted(self, ref_doc_id: str, **options: Any) -> None:
+        """Do nothing: the guard has deleted the nodes, in all partitions."""
 
     def _clear(self) -> None:
         self.delete(self.ids())

@@ -186,6 +186,12 @@ def test_delete_by_document_forgets_and_purges_the_quarantine_but_confirmed_pois
     assert_in_step(store)
 
 
+def test_a_document_called_none_owns_no_nodes_without_a_document(store):
+    store.add([node("billing extra", label="billing", document="None")])
+    store.delete("None")
+    assert sorted(ids_of(live(store))) == sorted(ids_of(known()))
+
+
 def test_clear_forgets_everything_but_the_quarantine(store):
     store.add(bad())
     store.clear()
