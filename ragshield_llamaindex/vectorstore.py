@@ -43,9 +43,10 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
 
     Key init args:
         inner: BasePydanticVectorStore
-            The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore, or another that
-            keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
-            with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
+            The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore,
+            MilvusVectorStore, LanceDBVectorStore, or another that keeps texts. SimpleVectorStore
+            and FaissVectorStore keep vectors only: guard their index with
+            :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
         guard: Guard
             A new guard for a new store. For a store with nodes, the saved guard (``Guard.load``),
             or see :meth:`adopt`; a guard that has not learned the nodes causes a warning

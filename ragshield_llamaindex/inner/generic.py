@@ -19,8 +19,8 @@ class GenericInner(InnerStore):
     If the store returns nodes without vectors, the guard cannot forget nodes that are replaced or
     deleted; write a subclass of :class:`InnerStore` that reads the vectors.
 
-    Some stores paste ids into their filters: LanceDB's deletes all nodes for one hostile id. So
-    nodes with such ids are held, and the store is never asked about them.
+    Some stores paste ids into their filters, where a hostile one may stand for all nodes. So nodes
+    with such ids are held, and the store is never asked about them.
     """
 
     USED = ("get_nodes", "delete_nodes")
