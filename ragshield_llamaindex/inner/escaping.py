@@ -1,4 +1,4 @@
-"""Stores that paste ids and values into their conditions, where a hostile one is an order."""
+"""Access to stores that paste ids and values into their conditions."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from ragshield_llamaindex.inner.base import InnerStore
 class EscapingInner(InnerStore):
     """Access to a store whose own methods paste ids and values of filters into conditions.
 
-    Whatever asks by ids goes to this class, and values of filters are escaped before the store
-    pastes them. Its asynchronous methods do the same, so the synchronous ones run in threads.
+    This class answers calls with ids, and escapes the values of filters before the store pastes
+    them. The store's asynchronous methods paste as well, so its synchronous ones run in threads.
     """
 
     replaces = True
 
     @abstractmethod
     def escaped(self, one: MetadataFilter) -> Any:
-        """Return the value of a filter so that the store's paste means the value itself."""
+        """Return the value of a filter in the form that the store may paste."""
 
     def asking(self, name: str, *args: Any, **kwargs: Any) -> Step:
         """Return a step that calls a method of the store."""
         return Step(partial(self.call, name, *args, **kwargs))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the store, or what stands for it here."""
+        """Call a method of the store, or the one that replaces it here."""
         own: dict[str, Callable[..., Any]] = {
             "clear": self._clear,
             "delete": self._deleted,

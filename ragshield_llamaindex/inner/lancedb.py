@@ -13,7 +13,6 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import node_to_metadata_dict
 
-from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.store import lance_columns as lance
 from ragshield_core.store.lance_columns import METADATA, types_of
 from ragshield_core.store.one_store import name_of
@@ -112,10 +111,6 @@ class LanceInner(EscapingInner):
     def escaped(self, one: MetadataFilter) -> Any:
         """Return the value of a filter; the store itself escapes those in lists."""
         return one.value.replace("'", "''") if isinstance(one.value, str) else one.value
-
-    def unreadable(self, text: str) -> bool:
-        """Return whether the text has a lone surrogate."""
-        return unstorable(text.replace("\0", ""))
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that the table cannot keep, each with the reason."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import MediaResource, Node, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
     FilterOperator,
@@ -204,17 +204,20 @@ def test_a_node_that_the_store_cannot_keep_is_held_with_the_reason(
     culprit = under("culprit", "d")
     culprit.__dict__["text"] = text  # past pydantic
     culprit.metadata = metadata
-    store.add([under("a", n=1), culprit, under("b", n=2)])
+    other = Node(id_="other", text_resource=MediaResource(text="t"), embedding=culprit.embedding)
+    other.metadata, other.text_resource.__dict__["text"] = metadata, text
+    store.add([under("a", n=1), culprit, other, under("b", n=2)])
     assert stored(store) == ["a", "b"]
-    assert store.quarantine.held_ids(["culprit"]) == {"culprit"}
-    with pytest.raises(QuarantineError, match="nothing was released"):
-        store.release(["culprit"])
+    assert store.quarantine.held_ids(["culprit", "other"]) == {"culprit", "other"}
+    for one in ("culprit", "other"):
+        with pytest.raises(QuarantineError, match="nothing was released"):
+            store.release([one])
 
 
 # Searches
 
 
-def test_what_is_held_is_hidden_where_only_some_fields_are_asked_for(make_store):
+def test_held_nodes_are_hidden_where_a_query_asks_for_some_fields(make_store):
     inner = make_store("milvus")
     store = guarded_over(inner, None, about("billing", 3))
     store.recall([id_of("billing kb 0")])
@@ -252,9 +255,10 @@ def test_other_modes_of_search_are_the_stores_own(make_store, milvus):
         found = store.query(query, query_type=search)
         assert found.ids == store.inner.query(query, query_type=search).ids
         assert id_of("billing kb 0") not in found.ids
-    store.add([node("billing quince", label="billing")])  # found by words at once
+    store.add([node("billing quince", label="billing")])
     query = ask(1, query_str="quince")
     assert store.query(query, query_type="fts").ids == [id_of("billing quince")]
+    assert store.inner.table.index_stats("text_idx").num_unindexed_rows == 0
 
 
 async def test_nothing_is_found_in_an_empty_store_or_where_nothing_matches(store):
