@@ -39,8 +39,8 @@ LOOKED_AT, NEAREST = 20, 8
 AROUND = 2
 # Copied words explain their share of a resemblance, from this share on all of it.
 COPIED_ALL = 0.9
-# Entries per block of the neighbour search.
-BLOCK = 1_024
+# Entries per block of the neighbour search, and pairs of entries that are compared at once.
+BLOCK, PAIRS = 1_024, 1 << 14
 # Fewer entries say too little about how tight groups are: templates look like groups.
 FEWEST_ENTRIES = 1_000
 # More entries would take as long as the rest of the audit.
@@ -155,8 +155,9 @@ def groups_in(
     row, place = np.nonzero(there[:, first] & there[:, second])
     a, b = side[group[row, first[place]]], side[group[row, second[place]]]
     known, where = np.unique(np.sort(np.stack([a, b]), axis=0), axis=1, return_inverse=True)
-    cosines = np.einsum("ij,ij->i", vectors[known[0]], vectors[known[1]])
-    pair_nearness = _nearness(cosines, words, known)[where.ravel()]
+    blocks = np.array_split(known, range(PAIRS, known.shape[1], PAIRS), axis=1)
+    cosines = [np.einsum("ij,ij->i", vectors[one], vectors[other]) for one, other in blocks]
+    pair_nearness = _nearness(np.concatenate(cosines), words, known)[where.ravel()]
     inside[row, first[place], second[place]] = pair_nearness
     inside[row, second[place], first[place]] = pair_nearness
     if others is None:
