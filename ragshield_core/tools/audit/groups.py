@@ -27,7 +27,7 @@ from ragshield_core.detectors.groups.evidence import nearness
 from ragshield_core.detectors.groups.usual import Surprisal
 from ragshield_core.model.entries import Batch
 from ragshield_core.text.copies import containment, content, word_hashes
-from ragshield_core.tools.audit.judging import EXTREME, DetectorScores
+from ragshield_core.tools.audit.judging import DetectorScores
 
 # Sizes of groups. Pairs are usual: a change log and a manual, a page and its translation.
 FEWEST, LARGEST = 3, 6
@@ -98,8 +98,7 @@ def with_groups(
         if there.mean() < LEAST_GROUPED:
             return judge
         values = np.where(there, groups.contrast, groups.contrast[there].min())
-        # No evidence counts for more than that of one clean entry in ten thousand.
-        found = np.minimum(Surprisal(values, robust=True)(values), -np.log(EXTREME))
+        found = Surprisal(values, robust=True)(values)
         rare = np.where(groups.members >= 0, small[groups.members], 0.0)
         alike = np.sort(rare, axis=1)[:, -FEWEST]
         scores[side] = np.where(there, found + np.minimum(alike, small[side]), 0.0)
