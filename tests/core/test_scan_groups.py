@@ -65,10 +65,14 @@ def of(judge, batch, name):
     return judge.scores[rows]
 
 
-def contrast(batch, name):
+def found_in(batch):
     words = [word_hashes(text) for text in batch.texts]
-    found = groups.groups_in(batch, words, np.arange(len(batch)), None)
-    return found.contrast[[row for row, i in enumerate(batch.ids) if i.startswith(f"{name}-")]]
+    return groups.groups_in(batch, words, np.arange(len(batch)), None)
+
+
+def contrast(batch, name):
+    rows = [row for row, i in enumerate(batch.ids) if i.startswith(f"{name}-")]
+    return found_in(batch).contrast[rows]
 
 
 def test_members_of_a_group_score_higher_than_all_pages_and_name_each_other():
@@ -97,6 +101,41 @@ def test_others_on_its_template_explain_a_group():
     assert contrast(among, "few").max() < contrast(alone, "few").min() / 2
 
 
+def test_members_do_not_stand_around_their_group():
+    batch = knowledge(group())
+    assert contrast(batch, "group").min() > 1.0
+    assert np.nanquantile(contrast(batch, "page"), 0.9) < 0.2
+
+
+def test_a_larger_group_is_more_certain():
+    centre = np.random.default_rng(4).normal(size=DIM)
+    few, many = (knowledge(group(n=n, centre=centre)) for n in (3, 6))
+    assert contrast(many, "group").mean() > 1.2 * contrast(few, "group").mean()
+
+
+def test_a_pair_is_no_group():
+    batch = knowledge(group("pair", 2, spread=0.2))
+    found = found_in(batch)
+    assert (found.members >= 0).sum(axis=1).min(where=~np.isnan(found.contrast), initial=9) == 3
+
+
+def test_members_are_of_different_documents():
+    batch = knowledge(group(n=6, documents=["a", "a", "b", "b", "c", "d"]))
+    numbers = np.unique(np.array(batch.lineages), return_inverse=True)[1]
+    for members in found_in(batch).members:
+        own = numbers[members[members >= 0]]
+        assert len(np.unique(own)) == len(own)
+
+
+def test_a_page_beside_a_large_group_is_no_member():
+    rng = np.random.default_rng(12)
+    centre = rng.normal(size=DIM)
+    page = ("beside", near(centre, 1, rng, 1.2), texts_of(1, rng), ["doc-0"])
+    batch = knowledge(group(n=12, spread=0.3, centre=centre), page)
+    members = found_in(batch).members[batch.ids.index("beside-0")]
+    assert not any(batch.ids[row].startswith("group") for row in members[members >= 0])
+
+
 def test_chunks_of_one_document_are_no_group():
     apart, one = knowledge(group()), knowledge(group(documents=["one"] * 4))
     lower = of(judged(one)[1], one, "group").max()
@@ -113,14 +152,13 @@ def test_small_documents_add_to_the_evidence():
 
 
 def test_an_outsider_borrows_half_of_the_contrast_at_most():
-    # The page stands between the group and three others on its topic.
     rng = np.random.default_rng(8)
     centre = rng.normal(size=DIM)
-    tight = group(n=4, spread=0.3, centre=centre)
-    page = ("outsider", near(centre, 1, rng, 0.8), texts_of(1, rng), ["doc-0"])
-    topic = group("topic", 3, centre=page[1][0], spread=0.5, documents=["doc-1", "doc-2", "doc-3"])
-    batch = knowledge(tight, page, topic)
-    assert contrast(batch, "outsider").max() < 0.7 * contrast(batch, "group").min()
+    beside = ("outsider", near(centre, 1, rng, 1.0), texts_of(1, rng), ["doc-0"])
+    batch = knowledge(group(n=4, spread=0.2, centre=centre), beside)
+    found, outsider = found_in(batch), batch.ids.index("outsider-0")
+    assert any(batch.ids[row].startswith("group") for row in found.members[outsider])
+    assert found.contrast[outsider] < 0.7 * contrast(batch, "group").min()
 
 
 def test_trusted_entries_on_the_topic_explain_a_group():
@@ -158,6 +196,16 @@ def test_copies_in_many_documents_are_found_with_their_own_reason():
     assert of(judge, batch, "copy").min() > np.sort(of(judge, batch, "page"))[-20]
     (evidence,) = judge.explain(np.array([FEWEST_ENTRIES]))
     assert "different documents that agree" not in evidence.sentence
+
+
+def test_copies_are_explained_without_groups():
+    batch, detector = knowledge(group(spread=0.2)), CliqueDetector()
+    before = detector.audit(batch)
+    assert "93% of groups of 4" in detector.explain_audit(batch, [FEWEST_ENTRIES])[0].sentence
+    after = detector.judge_copies()
+    assert after.shape == before.shape
+    assert (after <= before).all()
+    assert "groups of 4" not in detector.explain_audit(batch, [FEWEST_ENTRIES])[0].sentence
 
 
 def test_small_knowledge_bases_keep_the_scores_of_the_audit():
