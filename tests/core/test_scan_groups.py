@@ -1,4 +1,4 @@
-"""Groups of a knowledge base, judged by their contrast with what stands around them."""
+"""Groups of a knowledge base, judged by their contrast with their surroundings."""
 
 import numpy as np
 import pytest

@@ -68,7 +68,9 @@ def scan(
         ``clean_ids`` each detector gets an equal part.
     clean_ids
         Entries of the batch that are known to be clean, drawn like the others. Thresholds come from
-        their scores, and they are never findings. Without them, thresholds are estimates.
+        their scores, and they are never findings. If they are a quarter of all entries or more,
+        groups among the other entries are compared with them. Without them, thresholds are
+        estimates.
     seed
         Seed of random choices.
     progress

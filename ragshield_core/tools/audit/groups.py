@@ -1,4 +1,4 @@
-"""Groups among the entries of a knowledge base, judged by what stands around them.
+"""Groups among the entries of a knowledge base, judged by their surroundings.
 
 Texts that were planted for one question are nearer to each other than to anything else, they share
 few words, and each is a document of its own. Pages on one template are as near to many others, and
