@@ -3,7 +3,6 @@
 import dataclasses
 import datetime as dt
 import html
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,15 +12,8 @@ from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.severity import Severity
-from ragshield_core.tools.audit import held_out_groups, scan
+from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.cases import cases_of
-from ragshield_core.tools.audit.held_out_groups import (
-    FEWEST_ENTRIES,
-    Group,
-    groups_in,
-    with_groups,
-)
-from ragshield_core.tools.audit.judging import DetectorScores
 from ragshield_core.tools.audit.output import case_report
 from ragshield_core.tools.case_report import html_page
 
@@ -146,58 +138,6 @@ def test_too_few_entries_give_no_clean_verdict(n):
     assert "label_model" not in report.idle  # nobody expects labels
     assert not report.enough
     assert "not enough was judged" in report.verdict
-
-
-# Groups that hide each other
-
-
-@pytest.mark.slow
-def test_a_group_is_judged_as_if_it_came_today():
-    batch = with_attacks()
-    groups = groups_in(CliqueDetector(), batch)
-    best = max(groups, key=lambda group: group.score)
-    assert {batch.ids[row] for row in best.rows} <= {f"group-{i}" for i in range(5)}
-    assert all(3 <= len(group.rows) <= 6 for group in groups)
-
-
-@pytest.mark.slow
-def test_chunks_of_one_document_are_no_group():
-    batch = with_attacks()
-    lineages = ["one" if i.startswith("group") else i for i in batch.ids]
-    same = Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.vectors, lineages=lineages)
-    groups = groups_in(CliqueDetector(), same)
-    assert not any(
-        sum(same.ids[row].startswith("group") for row in group.rows) > 1 for group in groups
-    )
-
-
-@pytest.mark.slow
-def test_a_crash_among_groups_costs_no_finding(monkeypatch, caplog):
-    batch = with_attacks(FEWEST_ENTRIES)
-
-    def broken(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(CliqueDetector, "forget", broken)
-    found = {d.entry_id for d in scan(batch, [CliqueDetector()]).found}
-    assert "clique, judging groups: the detector failed with ZeroDivisionError" in caplog.text
-    monkeypatch.setattr(held_out_groups, "FEWEST_ENTRIES", len(batch) + 1)
-    assert found == {d.entry_id for d in scan(batch, [CliqueDetector()]).found} != set()
-
-
-def test_groups_raise_scores_and_name_their_members():
-    batch, plain = with_attacks(FEWEST_ENTRIES), np.zeros(FEWEST_ENTRIES + 6)
-    judge = DetectorScores(detector=CliqueDetector(), scores=plain, explain=lambda _: [])
-    group = Group((3, 5, 8), 40.0)
-    with patch.object(held_out_groups, "groups_in", return_value=[group, Group((1, 2, 4), 5.0)]):
-        judged = with_groups(judge, batch)
-    assert np.flatnonzero(judged.scores).tolist() == [3, 5, 8]  # the other is not far beyond
-    (evidence,) = judged.explain(np.array([5]))
-    assert (
-        "one of 3 entries from different documents that agree with each other" in evidence.sentence
-    )
-    assert evidence.related_ids == (batch.ids[3], batch.ids[8])
-    assert not judged.doubtful.any()
 
 
 # The page of HTML

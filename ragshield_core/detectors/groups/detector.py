@@ -41,7 +41,13 @@ from ragshield_core.detectors.groups.known import (
 )
 from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.sentences import explained
-from ragshield_core.detectors.groups.usual import NO_ROWS, Judgement, Usual, tied_to_groups
+from ragshield_core.detectors.groups.usual import (
+    CROWD_AT,
+    NO_ROWS,
+    Judgement,
+    Usual,
+    tied_to_groups,
+)
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
@@ -365,6 +371,23 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         self._audited = (graph.part(graph.present), judgement)
         return judgement.scores
 
+    def judge_copies(self) -> NDArray[np.float64]:
+        """Restrict the latest audit to crowds and copies; return the scores, shape (n_entries,).
+
+        An audit that judges groups by other means keeps these: copied words explain a group, and a
+        crowd is its own surroundings.
+        """
+        if self._audited is None:
+            raise _not_audited(self.name)
+        overlay, judgement = self._audited
+        tied = tied_to_groups(judgement.evidence, np.s_[:], judgement.lineages)
+        usual = self._fitted().usual
+        assert usual is not None  # noqa: S101 - an audit has measured it
+        columns = usual.columns(tied)[:, CROWD_AT:]
+        scores, why = columns.max(axis=1), columns.argmax(axis=1) + CROWD_AT
+        self._audited = (overlay, judgement._replace(scores=scores, why=why))
+        return np.asarray(scores)
+
     def audit_threshold(self, fpr: float) -> float:
         """Return the estimated surprisal that one entry in ``1 / fpr`` reaches: no guarantee."""
         return audit_threshold(fpr) if self.rule == "groups" else self.default_threshold
@@ -372,8 +395,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
         """Return the group of each row, its size and mean similarity, and the usual values."""
         if self._audited is None:
-            msg = f"{self.name} has audited nothing yet; call audit first."
-            raise NotFittedError(msg)
+            raise _not_audited(self.name)
         return [explained(self._fitted(), *self._audited, row) for row in rows]
 
     def take_audit(self, overlay: Overlay, judgement: Judgement, usual: Usual) -> None:
@@ -568,6 +590,10 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
 
     def _changed(self) -> None:
         self._latest = self._prepared = None
+
+
+def _not_audited(name: str) -> NotFittedError:
+    return NotFittedError(f"{name} has audited nothing yet; call audit first.")
 
 
 def _notes_of(judgement: Judgement) -> Notes:

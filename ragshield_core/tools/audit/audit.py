@@ -22,7 +22,7 @@ from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.store.keeper import Progress
-from ragshield_core.tools.audit.held_out_groups import with_groups
+from ragshield_core.tools.audit.groups import with_groups
 from ragshield_core.tools.audit.judging import DetectorScores, limits_of, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
@@ -68,7 +68,9 @@ def scan(
         ``clean_ids`` each detector gets an equal part.
     clean_ids
         Entries of the batch that are known to be clean, drawn like the others. Thresholds come from
-        their scores, and they are never findings. Without them, thresholds are estimates.
+        their scores, and they are never findings. If they are a quarter of all entries or more,
+        groups among the other entries are compared with them. Without them, thresholds are
+        estimates.
     seed
         Seed of random choices.
     progress
@@ -133,7 +135,7 @@ def scan(
             raise unknown_ids(unknown, len(clean))
         trusted = np.array(sorted(row_of[entry_id] for entry_id in clean), dtype=np.intp)
     timings: dict[str, float] = {}
-    judges, skipped, failed = _judges(batch, detectors, seed, tell, timings)
+    judges, skipped, failed = _judges(batch, detectors, trusted, seed, tell, timings)
     report = report_of(
         judges,
         policy,
@@ -163,7 +165,7 @@ def scan(
     tell("auditing planted attacks", 0, 1)
 
     def found_in(entries: Batch) -> NDArray[np.bool_]:
-        again = _judges(entries, acting, seed, lambda *_: None, {})[0]
+        again = _judges(entries, acting, trusted, seed, lambda *_: None, {})[0]
         limits = limits_of(again, policy, report.thresholds)
         found = [judge.scores > limits[judge.name] for judge in again]
         return np.asarray(np.logical_or.reduce(found))
@@ -179,6 +181,7 @@ def scan(
 def _judges(
     batch: Batch,
     detectors: Sequence[Detector],
+    trusted: NDArray[np.intp] | None,
     seed: int,
     tell: Progress,
     timings: dict[str, float],
@@ -218,7 +221,7 @@ def _judges(
             continue
         judge = DetectorScores(detector=detector, scores=scores, explain=partial(explain, detector))
         try:
-            judge = with_groups(judge, batch)
+            judge = with_groups(judge, batch, trusted)
         except Exception as error:  # noqa: BLE001 - it costs no finding of the audit
             logger.error("%s, judging groups: %s", name, crash(error))  # noqa: TRY400
         judges.append(judge)
