@@ -46,7 +46,7 @@ SHARE = 0.03
 LARGEST = 100_000
 
 
-def scan(
+def scan(  # noqa: PLR0913 - each has a default
     batch: Batch | Parts,
     detectors: Sequence[Detector],
     *,
