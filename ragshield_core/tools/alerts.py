@@ -112,7 +112,7 @@ class Alert:
 def pair_of(*entries: tuple[str, str]) -> str:
     """Return the identity of two entries, each an id and a text, in either order.
 
-    An entry with another text is another one: a closed alert must not hide what is written later.
+    An entry with another text is another one: a closed alert must not hide later texts.
 
     Examples
     --------

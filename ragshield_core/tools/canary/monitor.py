@@ -81,7 +81,7 @@ class CanaryMonitor:
         Of the anomaly score.
     contradictions
         A calibrated :class:`~ragshield_core.tools.contradictions.ContradictionChecker`: each check
-        compares newcomers at flagged canaries with what stands, and reports contradictions.
+        compares newcomers at flagged canaries with other passages, and reports contradictions.
     quarantine
         Keeps suspects, baselines and checks. Default: that of the guarded store, else
         ``ragshield.db`` in the working directory.
