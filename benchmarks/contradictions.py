@@ -275,7 +275,7 @@ def altered(name: str, batch: Batch, embed: Callable[[Sequence[str]], Any], n: i
     """Return copies of a corpus' passages with a number or name changed, and other passages."""
     rng = np.random.default_rng(SEED)
     order = rng.permutation(len(batch)).tolist()
-    pool = [found for row in order[:2000] for found in _specifics(batch.texts[row])]
+    pool = [found for row in order[:2000] for found in sorted(_specifics(batch.texts[row]))]
     copies, originals = [], []
     for row in order:
         text = batch.texts[row]

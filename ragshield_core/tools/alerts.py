@@ -139,12 +139,15 @@ class Checked:
         Alerts beyond it, in the same order.
     unchecked
         By entry id, why it was not compared, or not wholly.
+    note
+        A sentence on what the alerts are worth; may be empty.
     """
 
     n_entries: int
     alerts: tuple[Alert, ...] = ()
     over_budget: tuple[Alert, ...] = ()
     unchecked: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def summary(self) -> str:
         """Return the counts in one line, without any text or id."""
@@ -167,7 +170,8 @@ class Checked:
         alerts = {
             name: tuple(Alert(**one) for one in values[name]) for name in ("alerts", "over_budget")
         }
-        return cls(n_entries=values["n_entries"], unchecked=values["unchecked"], **alerts)
+        others = {name: values[name] for name in ("n_entries", "unchecked", "note")}
+        return cls(**others, **alerts)
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -177,13 +181,13 @@ class Checked:
     def lines(self) -> list[str]:
         """Return the outcome in lines for people: counts, alerts, reasons; hostile text escaped."""
         reasons = (f"not compared: {why} ({n} entries)" for why, n in self.reasons.items())
-        told = [self.summary(), *map(str, self.alerts), *reasons]
-        return [printable(line, SHOWN_LINE) for line in told]
+        told = [self.summary(), *map(str, self.alerts), *reasons, self.note]
+        return [printable(line, SHOWN_LINE) for line in told if line]
 
     def section(self) -> Part:
         """Return the outcome as a part of a report."""
         reasons = [f"Not compared: {why} ({n} entries)." for why, n in self.reasons.items()]
-        text = f"{self.summary()}. Nothing is held for it: read both sides."
+        text = f"{self.summary()}. Nothing is held for it: read both sides. {self.note}".rstrip()
         cases = [alert.shown() for alert in self.alerts]
         return Part(HEADING, text, cases=cases, lines=reasons)
 

@@ -56,6 +56,11 @@ SPARE = 2
 MOST_PAIRS, MOST_ASKED = 64, 16
 # Passages of which a reader's question shows the first ones to a model.
 SHOWN = 6
+# Note on a knowledge base that calibrates itself.
+BY_ITSELF = (
+    "No entry is known to be clean: a share of about {:g} has an alert in a clean knowledge base "
+    "as well. Name trusted entries."
+)
 
 
 class _Compared(NamedTuple):
@@ -241,7 +246,10 @@ class ContradictionChecker:
         calibration = self._calibrated(_scores(compared)[clean])
         if clean_rows is not None:
             rows = np.delete(rows, clean_rows)
-        return self._checked(batch.take(rows), [compared[row] for row in rows], calibration)
+        checked = self._checked(batch.take(rows), [compared[row] for row in rows], calibration)
+        if clean_rows is None:
+            checked = replace(checked, note=BY_ITSELF.format(self.rate))
+        return checked
 
     def check_drift(self, report: DriftReport) -> Checked:
         """Compare the newcomers at flagged canaries with the other passages.

@@ -124,6 +124,16 @@ def test_too_few_entries_are_told_and_cost_no_finding():
     assert report.enough
 
 
+def test_a_scan_without_trusted_entries_says_what_alerts_are_worth():
+    told = []
+    for clean in (None, TRUSTED):
+        checked = scan(WHOLE, [], clean_ids=clean, contradictions=Scripted()).contradictions
+        told.append("a share of about 0.01 has an alert in a clean knowledge base" in checked.note)
+        assert (checked.note in checked.lines()) is told[-1]
+        assert checked.note in checked.section().markdown()
+    assert told == [True, False]
+
+
 def test_entries_that_are_not_in_memory_are_refused(tmp_path):
     with pytest.raises(TypeError, match="in place of Parts"):
         scan(Parts(path=tmp_path / "kb.parquet"), [], contradictions=True)
