@@ -167,11 +167,10 @@ class Checked:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the outcome that :meth:`to_dict` wrote."""
-        alerts = {
-            name: tuple(Alert(**one) for one in values[name]) for name in ("alerts", "over_budget")
-        }
-        others = {name: values[name] for name in ("n_entries", "unchecked", "note")}
-        return cls(**others, **alerts)
+        found = {name: values[name] for name in ("n_entries", "unchecked", "note")}
+        for name in ("alerts", "over_budget"):
+            found[name] = tuple(Alert(**one) for one in values[name])
+        return cls(**found)
 
     @property
     def reasons(self) -> dict[str, int]:
