@@ -1,7 +1,7 @@
 """Memories of agents: notes that are held, and notes that count as facts, with and without origin.
 
     python benchmarks/memory.py            # writes benchmarks/results/memory.md
-    python benchmarks/memory.py --quick    # one draw of users, writes nothing
+    python benchmarks/memory.py --quick    # every third note, writes nothing
 
 Notes of 40 users, poisoned notes of nine kinds, and pages with the notes that an agent makes of
 them ([wordings](wordings/README.md)) arrive one by one in a `GuardedStore`. Their author knew no
@@ -48,9 +48,12 @@ ADDRESS = re.compile(r"https?:|www\.|@\w|\w\.(?:com|org|net|io|example)\b")
 SECRETS = {name: f"the secret of the {name}".encode() for name in ("user", "agent", "crm", "wiki")}
 KEYS = {name: OriginKey(name, secret=secret) for name, secret in SECRETS.items()}
 TIERS = {"user": "trusted", "agent": "trusted", "crm": "known", "wiki": "known"}
-ORIGINS = Origins(
-    {name: Voucher(tier=TIERS[name], secrets=(one,)) for name, one in SECRETS.items()}
-)
+VOUCHERS = {name: Voucher(tier=TIERS[name], secrets=(one,)) for name, one in SECRETS.items()}
+WAYS = {
+    "no keys": None,
+    "keys": Origins(VOUCHERS),
+    "keys, unproven notes held": Origins(VOUCHERS, least_tier="known"),
+}
 HEADS = (
     *("model", "calibrated on", "clean held", "of a user's first five", "worst language"),
     *("poisoned held", "without addresses", "best kind"),
@@ -95,11 +98,11 @@ def halves(seed: int) -> tuple[list[Note], list[Note]]:
     return parts
 
 
-def filled(model: str, notes: Sequence[Note], *, keys: bool = False) -> GuardedStore:
+def filled(model: str, notes: Sequence[Note], origins: Origins | None = None) -> GuardedStore:
     """Return a store that was adopted with notes; an empty one is guarded from the first note."""
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
-    if keys:
-        guard.origins = ORIGINS
+    if origins is not None:
+        guard.origins = origins
     inner = InMemoryStore()
     for n, one in enumerate(notes):
         inner.put(namespace(one["user"]), f"known {n}", {"text": one["text"]})
@@ -222,10 +225,10 @@ def elevated(store: GuardedStore, user: str, key: str) -> bool:
     return not item.value["ragshield_origin"].startswith("unknown")
 
 
-def with_origin(model: str, *, keys: bool) -> list[tuple[str, str]]:
-    """Return shares of notes that count as facts, by what they are."""
+def with_origin(model: str, origins: Origins | None) -> list[tuple[str, str]]:
+    """Return shares of notes that count as facts, by kind of note."""
     known, coming = halves(0)
-    store = filled(model, known, keys=keys)
+    store = filled(model, known, origins)
     counted: dict[str, list[bool]] = defaultdict(list)
     for n, (poisoned, one) in enumerate(mixed(coming, 0)):
         if poisoned:  # an agent makes the note, in a thread where it has read unproven text
@@ -264,6 +267,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    if options.quick:
+        for name in ("clean", "poisoned"):
+            NOTES[name] = NOTES[name][::3]
+        PAGES[:] = PAGES[::3]
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     seeds = range(1 if options.quick else DRAWS)
@@ -272,7 +279,7 @@ def main() -> None:
         plan += [("MiniLM", "Wikipedia"), ("MiniLM", "nothing"), ("multilingual E5", "other users")]
     found = {(m, c): held_by(m, c, seeds) for m, c in track(plan, "Held")}
     first = found["MiniLM", "other users"]
-    without, with_keys = (with_origin("MiniLM", keys=keys) for keys in track((False, True), "Keys"))
+    columns = [with_origin("MiniLM", origins) for origins in track([*WAYS.values()], "Keys")]
     kinds = sorted({one["kind"] for one in NOTES["poisoned"]})
     lines = [
         "# Memories of agents",
@@ -294,11 +301,11 @@ def main() -> None:
         "a higher one. Notes of users and tools are stamped, those of the agent by",
         "`MemoryOriginMiddleware`. A scripted model remembers the summary of each page.",
         "",
-        "| notes | no keys | keys |",
-        "|---|---|---|",
+        f"| notes | {' | '.join(WAYS)} |",
+        "|---|---|---|---|",
         *(
-            f"| {name} | {plain} | {proven} |"
-            for (name, plain), (_, proven) in zip(without, with_keys, strict=True)
+            f"| {some[0][0]} | {' | '.join(shown for _, shown in some)} |"
+            for some in zip(*columns, strict=True)
         ),
     ]
     print("\n".join(lines))

@@ -248,7 +248,7 @@ class MemoryAccess(StoreAccess[Item]):
 
 
 class Writer(NamedTuple):
-    """The one who writes values, and what they are made from."""
+    """The key of the one who writes values, and the origins of their inputs."""
 
     key: OriginKey
     source: str | None

@@ -1,4 +1,4 @@
-"""Origin of what an agent remembers: the least of all that it has read. Needs `langchain` 1."""
+"""Origin of an agent's notes: the least of all texts that it has read. Needs `langchain` 1."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class MemoryOriginMiddleware(AgentMiddleware[_State, Any, Any]):
     """Agent middleware that stamps what tools write into memory.
 
     A memory gets the least tier of all that the agent has read in its thread: messages of the user
-    and results of tools. So a note that the agent makes from a web page has no proof, whoever the
-    user is, and replaces no memory of a higher tier. Messages that are trimmed or summarized later
+    and results of tools. So a note that the agent makes from a web page has no proof, and
+    replaces no memory of a higher tier. Messages that are trimmed or summarized later
     still count.
 
     Key init args:
@@ -84,7 +84,7 @@ class MemoryOriginMiddleware(AgentMiddleware[_State, Any, Any]):
         self._store, self._key, self._user, self._tools = store, key, user, dict(tools or {})
 
     def before_model(self, state: _State, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
-        """Note the keys of what the model is about to read."""
+        """Note the keys of all messages that the model is about to read."""
         known = state.get("ragshield_read", [])
         read = self._read(state)
         return {"ragshield_read": read} if read != known else None
@@ -98,7 +98,7 @@ class MemoryOriginMiddleware(AgentMiddleware[_State, Any, Any]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run the tool; what it puts into the memory is stamped."""
+        """Run the tool, and stamp all that it puts into the memory."""
         with self._store.written_by(self._key, derived_from=self._inputs(request)):
             return handler(request)
 
@@ -112,7 +112,7 @@ class MemoryOriginMiddleware(AgentMiddleware[_State, Any, Any]):
             return await handler(request)
 
     def _inputs(self, request: ToolCallRequest) -> list[Origin]:
-        """Return an origin for each key of what the agent has read, as stamps take them."""
+        """Return an origin for each key of the texts that the agent has read."""
         return [Origin(key=name or None) for name in self._read(request.state)]
 
     def _read(self, state: Mapping[str, Any]) -> list[str]:

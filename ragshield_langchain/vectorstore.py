@@ -38,6 +38,8 @@ OnReport = Callable[[Report], object]
 
 # Stores that find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
+# Metadata key under which mem0 passes the text of a memory.
+MEM0_TEXT = "data"
 # Default number of documents that a search returns.
 K = 4
 
@@ -378,7 +380,9 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
         metadatas, ids
             One per text.
         texts, embeddings
-            Instead of pairs, as PGVector takes them; by keyword.
+            Instead of pairs, as PGVector takes them; by keyword. Without ``texts``, as mem0 calls
+            it, each text is the value of ``"data"`` in its metadata, and the store's own model
+            embeds them if all vectors are ``None``.
         on_report
             As in :meth:`add_documents`.
 
@@ -387,7 +391,11 @@ class GuardedVectorStore(Guarded, Adoptable, VectorStore):
         list[str]
             As in :meth:`add_documents`.
         """
-        listed, vectors = _pairs(text_embeddings, texts, embeddings)
+        vectors: Sequence[Sequence[float]] | None
+        if embeddings is not None and texts is None:
+            listed, vectors = _in_metadata(metadatas, embeddings)
+        else:
+            listed, vectors = _pairs(text_embeddings, texts, embeddings)
         return self._adding(listed, metadatas, ids, vectors, on_report=on_report)
 
     aadd_embeddings = asynchronous(add_embeddings)
@@ -784,6 +792,20 @@ def _aligned(
             msg = f"{len(column)} {name} for {len(texts)} entries, expected one each."
             raise InvalidBatchError(msg)
     return [str(uuid.uuid4()) if one is None else one for one in ids]
+
+
+def _in_metadata(
+    metadatas: Sequence[Mapping[str, Any]] | None, embeddings: Sequence[Any]
+) -> tuple[list[str], Sequence[Sequence[float]] | None]:
+    """Return texts that are in the metadata, and their vectors; None if there are no vectors."""
+    texts = [one.get(MEM0_TEXT) for one in metadatas or ()]
+    if len(texts) != len(embeddings) or None in texts:
+        msg = (
+            f"{len(embeddings)} embeddings have no texts, expected texts=, or metadata with the "
+            f"key {MEM0_TEXT!r} for each, as mem0 passes it."
+        )
+        raise InvalidBatchError(msg)
+    return texts, None if all(one is None for one in embeddings) else embeddings  # type: ignore[return-value]
 
 
 def _pairs(

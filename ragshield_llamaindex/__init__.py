@@ -17,6 +17,7 @@ from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.files import FolderReader
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, adopt
 from ragshield_llamaindex.inner import InnerStore, check_inner_store
+from ragshield_llamaindex.memory import GuardedMemory
 from ragshield_llamaindex.origin import OriginStamper
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
@@ -37,6 +38,7 @@ __all__ = [
     "WITHHELD",
     "FolderReader",
     "GuardedIngestionPipeline",
+    "GuardedMemory",
     "GuardedRetriever",
     "GuardedVectorStore",
     "GuardedVectorStoreIndex",

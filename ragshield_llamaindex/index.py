@@ -154,7 +154,7 @@ class GuardedVectorStoreIndex(Guarded, Adoptable, VectorStoreIndex):
                 "index",
                 "ragshield_llamaindex.adopt(index, guard=guard)",
             )
-        self._reads = IndexView(store, access, self._keeper.mask)
+        self._reads = IndexView(access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
         super().__init__(
             nodes=nodes, storage_context=storage_context, index_struct=index_struct, **kwargs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,6 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import BaseNode, NodeRelationship
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
-from pydantic import PrivateAttr
 
 from ragshield_llamaindex.convert import embedded, relinked
 from ragshield_llamaindex.inner import InnerStore, access_to
@@ -118,18 +118,33 @@ class HalvedInner(InnerStore):
 RECORDED = "ragshield_recorded"
 
 
+class Writes:
+    """Stands for the store of an index that adds nodes: the access writes them."""
+
+    stores_text = True
+
+    def __init__(self, access: InnerStore) -> None:
+        self._access = access
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Write nodes, and return their ids."""
+        self._access.write(nodes, **kwargs)
+        return [node.node_id for node in nodes]
+
+
 class IndexKeeper(NodeKeeper):
     """Keeps an index's store and a guard in step, and records the index's nodes."""
 
     index: VectorStoreIndex
 
-    def _put(self, nodes: Sequence[BaseNode], options: dict[str, Any], *, replacing: bool) -> None:
+    def _put(self, nodes: Sequence[BaseNode], options: dict[str, Any]) -> None:
         recorded = options.get(RECORDED, False)
         options = {name: value for name, value in options.items() if name != RECORDED}
-        if replacing:
-            self.access.write(list(nodes), **options)
-        # As an index does; this changes nothing in a store that already holds the nodes.
-        to = self.index, self.index.index_struct, list(nodes)
+        index = self.index
+        if self.access.inner.stores_text:  # some stores add a second revision, or lose keys
+            index = copy.copy(index)
+            index._vector_store = Writes(self.access)  # type: ignore[assignment]  # noqa: SLF001
+        to = index, index.index_struct, list(nodes)
         VectorStoreIndex._add_nodes_to_index(*to, **options)  # noqa: SLF001
         if not recorded:
             self.record()
@@ -172,11 +187,10 @@ class IndexKeeper(NodeKeeper):
 class IndexView(MaskedStore):
     """The read-only view of the vector store that a guarded index gives its retrievers."""
 
-    _access: InnerStore = PrivateAttr()
-
-    def __init__(self, inner: BasePydanticVectorStore, access: InnerStore, mask: Mask) -> None:
+    def __init__(self, access: InnerStore, mask: Mask) -> None:
+        inner = access.inner
         super().__init__(stores_text=inner.stores_text, is_embedding_query=inner.is_embedding_query)
-        self._inner, self._access, self._mask = inner, access, mask
+        self._access, self._mask = access, mask
 
     @classmethod
     def class_name(cls) -> str:

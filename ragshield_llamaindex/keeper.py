@@ -70,6 +70,8 @@ logger = logging.getLogger("ragshield")
 HOPS = 5
 # Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
+# What LlamaIndex tells stores about nodes without a document.
+NO_DOCUMENT = "None"
 # Name under which the quarantine records the nodes of new documents that are held whole.
 HELD_WHOLE = "ragshield: all of a new document"
 
@@ -138,11 +140,10 @@ class NodeKeeper(Keeper[BaseNode]):
             how = [node_of(entry, vector.tolist()) for entry, vector in pairs], None
         nodes, options = how[0], how[1] or {}
         # Most stores skip an existing id, or keep both nodes.
-        replacing = bool(older) and self.access.replaces
-        if older and not replacing:
+        if older and not self.access.replaces:
             self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            self._put(nodes, options, replacing=replacing)
+            self._put(nodes, options)
         except Exception:
             # An index writes in parts (``insert_batch_size``): the first may be stored.
             known = {node.node_id for node in older}
@@ -150,16 +151,10 @@ class NodeKeeper(Keeper[BaseNode]):
                 new = [node.node_id for node in nodes if node.node_id not in known]
                 self.delete_entries(new)
             if older:
-                self._put(older, options, replacing=replacing)
+                self._put(older, options)
             raise
 
-    def _put(
-        self,
-        nodes: Sequence[BaseNode],
-        options: dict[str, Any],
-        *,
-        replacing: bool,  # noqa: ARG002 - for an index
-    ) -> None:
+    def _put(self, nodes: Sequence[BaseNode], options: dict[str, Any]) -> None:
         self.access.write(list(nodes), **options)
 
     def delete_entries(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> None:
@@ -314,7 +309,7 @@ class NodeKeeper(Keeper[BaseNode]):
             return with_plain_vectors(passed(whole, report)), options
 
         versions = [
-            NewVersion(document, frozenset(some), frozenset(self.access.document(document)))
+            NewVersion(document, frozenset(some), frozenset(self.nodes_in([document])))
             for document, some in ids.items()
         ]
         report = writing.add(self, sifted, how, versions=versions, delete=True)
@@ -384,7 +379,7 @@ class NodeKeeper(Keeper[BaseNode]):
                 stands = stands and not lacks_vector(one)
                 whole[source.node_id] = whole.get(source.node_id, True) and stands
         # After a loss of the store, no previous version is served.
-        served = frozenset(one for one in still if self.access.document(one))
+        served = frozenset(one for one in still if self.nodes_in([one]))
         return served, frozenset(one for one, stands in whole.items() if stands)
 
     def note_whole(self, documents: Collection[str]) -> None:
@@ -407,7 +402,7 @@ class NodeKeeper(Keeper[BaseNode]):
         report = writing.note_copies(self, report)
         versions = []
         for document, ids in updated.items():
-            older = self.stored(self.access.document(document)).entries
+            older = self.stored(self.nodes_in([document])).entries
             # Compare texts only: later steps may add to the context.
             prints = {one.id: one.text_fingerprint for one in older}
             kept = {e.id for e in report.batch if prints.get(e.id) == e.text_fingerprint}
@@ -425,7 +420,7 @@ class NodeKeeper(Keeper[BaseNode]):
     def delete_document(self, ref_doc_id: str, options: dict[str, Any] | None = None) -> list[str]:
         """Delete the nodes of a document from the store and from quarantine."""
         self._updated_next.discard(ref_doc_id)
-        ids = self.access.document(ref_doc_id)
+        ids = self.nodes_in([ref_doc_id])
         held = self._held_of(ref_doc_id)
         older = writing.known_entries(self, ids)
         if ids:
@@ -464,7 +459,11 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def nodes_in(self, ref_doc_ids: Iterable[str]) -> list[str]:
         """Return the ids of stored nodes of documents."""
-        return [node_id for one in ref_doc_ids for node_id in self.access.document(one)]
+        found = {one: self.access.document(one) for one in ref_doc_ids}
+        if NO_DOCUMENT in found:  # stores find other nodes under this name as well
+            nodes = self.access.read(found[NO_DOCUMENT])
+            found[NO_DOCUMENT] = [n.node_id for n in nodes if n.ref_doc_id == NO_DOCUMENT]
+        return [node_id for ids in found.values() for node_id in ids]
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine

@@ -18,9 +18,10 @@ from pydantic import PrivateAttr
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.mask import PAGE, Claims, Search
 from ragshield_core.store.mask import Mask as CoreMask
-from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
+from ragshield_core.store.steps import Steps, asynchronous, synchronous
 from ragshield_llamaindex.convert import context_of, text_of
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.inner import InnerStore
 
 # Fields of a query that limit the number of results.
 LIMITS = ("similarity_top_k", "sparse_top_k", "hybrid_top_k")
@@ -60,13 +61,13 @@ class MaskedStore(BasePydanticVectorStore):
     stores_text: bool = True
     is_embedding_query: bool = True
 
-    _inner: BasePydanticVectorStore = PrivateAttr()
+    _access: InnerStore = PrivateAttr()
     _mask: Mask = PrivateAttr()
 
     @property
     def client(self) -> Any:
         """Client of the store inside; the guard does not see calls made on it."""
-        return self._inner.client
+        return self._access.inner.client
 
     @dispatcher.span
     @synchronous
@@ -80,7 +81,7 @@ class MaskedStore(BasePydanticVectorStore):
             limits = {name: getattr(query, name) for name in LIMITS}
             more = {name: k + extra for name, k in limits.items() if k is not None}
             wider = replace(query, **more) if extra else query
-            result: VectorStoreQueryResult = yield asked(self._inner, "query", wider, **kwargs)
+            result: VectorStoreQueryResult = yield self._access.asking("query", wider, **kwargs)
             ids, nodes = result.ids, result.nodes
             n = len(ids if ids is not None else nodes or ())
             seen = (
@@ -105,7 +106,7 @@ class MaskedStore(BasePydanticVectorStore):
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> Steps[list[BaseNode]]:
         """Return stored nodes; missing and held ones are ignored."""
-        return self._mask.visible((yield asked(self._inner, "get_nodes", node_ids, filters)))
+        return self._mask.visible((yield self._access.asking("get_nodes", node_ids, filters)))
 
     aget_nodes = asynchronous(get_nodes)  # type: ignore[arg-type]
 

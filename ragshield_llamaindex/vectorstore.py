@@ -21,7 +21,7 @@ from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import opening
 from ragshield_core.store.guarded import Adoptable, Guarded, NewRows
 from ragshield_core.store.opening import look
-from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
+from ragshield_core.store.steps import Steps, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed, nodes_of_rows
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
@@ -43,9 +43,10 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
 
     Key init args:
         inner: BasePydanticVectorStore
-            The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore, or another that
-            keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
-            with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
+            The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore,
+            MilvusVectorStore, LanceDBVectorStore, or another that keeps texts. SimpleVectorStore
+            and FaissVectorStore keep vectors only: guard their index with
+            :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
         guard: Guard
             A new guard for a new store. For a store with nodes, the saved guard (``Guard.load``),
             or see :meth:`adopt`; a guard that has not learned the nodes causes a warning
@@ -134,7 +135,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
         if check and (access.ids_alone or not guard.n_known):
             way_out = "GuardedVectorStore.adopt(store, guard=guard)"
             look(self._keeper, access.count, type(inner).__name__, way_out)
-        self._inner, self._mask = inner, self._keeper.mask
+        self._access, self._mask = access, self._keeper.mask
 
     @classmethod
     def class_name(cls) -> str:
@@ -144,7 +145,8 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
     @property
     def inner(self) -> BasePydanticVectorStore:
         """The store inside; direct writes to it are not guarded."""
-        return self._inner
+        store: BasePydanticVectorStore = self._access.inner
+        return store
 
     # Writes
 
@@ -219,7 +221,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
             return
         yield self._keeper.step(self._keeper.delete_document, ref_doc_id)
         if delete_kwargs:  # shard keys and other options of the store inside
-            yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
+            yield self._access.asking("delete", ref_doc_id, **delete_kwargs)
 
     adelete = dispatcher.span(asynchronous(delete))
 
@@ -254,7 +256,7 @@ class GuardedVectorStore(Guarded, Adoptable, Keyed, MaskedStore):
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
-        self._inner.persist(persist_path, fs)
+        self.inner.persist(persist_path, fs)
 
     @classmethod
     def adopt(

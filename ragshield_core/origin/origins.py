@@ -151,17 +151,30 @@ class Origins:
     ----------
     vouchers
         Trust by name of the key; empty by default: then no origin is known, and nothing changes.
+    least_tier
+        New entries of a lower tier are held, also if no detector objects. This suits a knowledge
+        base or a memory whose writers all have keys. The default, ``unknown``, holds none.
 
     Raises
     ------
     ConfigurationError
-        If a voucher has neither a secret nor a public key, or an unknown tier.
+        If a voucher has neither a secret nor a public key, or an unknown tier; if there is a
+        ``least_tier`` and no voucher.
     AttestationError
         If a file holds no public key.
     """
 
-    def __init__(self, vouchers: Mapping[str, Voucher] | None = None) -> None:
+    def __init__(
+        self,
+        vouchers: Mapping[str, Voucher] | None = None,
+        *,
+        least_tier: Tier | str = Tier.UNKNOWN,
+    ) -> None:
         self._vouchers = dict(vouchers or {})
+        self.least_tier = Tier.named(least_tier)
+        if self.least_tier and not self._vouchers:
+            msg = f"least_tier is {self.least_tier}, and no key can vouch; name keys in vouchers."
+            raise ConfigurationError(msg)
         self._tiers: dict[str, Tier] = {}
         self._public: dict[str, list[Any]] = {}
         for name, one in self._vouchers.items():

@@ -115,6 +115,8 @@ class Settings(BaseSettings):
         Keys that may vouch for entries, by name, each with its ``tier``, ``public_keys`` (files),
         ``secret_variables`` (names of variables that hold HMAC secrets) and ``revoked``; see
         :mod:`ragshield_core.origin`.
+    least_tier
+        New entries whose origin has a lower tier are held; ``"unknown"``, the default, holds none.
     into
         The guarded store into which ``ragshield quarantine release`` writes entries, as
         ``module:object``; ``None``, the default, for none.
@@ -139,6 +141,7 @@ class Settings(BaseSettings):
     by: str = "cli"
     into: str | None = None
     origins: dict[str, Vouching] = {}
+    least_tier: Literal["unknown", "known", "trusted"] = "unknown"
     webhook: str | None = None
     webhook_format: Literal["signed", "slack", "teams"] = "signed"
     review_url: str | None = None
@@ -191,7 +194,8 @@ class Settings(BaseSettings):
 
     def known_origins(self) -> Origins:
         """Return the keys that may vouch for entries, read from their files and variables."""
-        return Origins({name: one.voucher(name) for name, one in self.origins.items()})
+        vouchers = {name: one.voucher(name) for name, one in self.origins.items()}
+        return Origins(vouchers, least_tier=self.least_tier)
 
     @field_validator("database")
     @classmethod

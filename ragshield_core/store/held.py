@@ -16,6 +16,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status, batches_of
 from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import RawEntries, Sifted, keepable, lacks_vector, sift
+from ragshield_core.store.outranked import held_in_step, proven_at_last
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -28,8 +29,9 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     If it were stored then, it would be live and held at once, and a reviewer would judge an
     entry that is being served already. The decision on another revision under a held id stands,
     with a remark: releasing the held revision would replace it. Parts of new versions
-    (``updated``) supersede held ones. An entry that was held because its vector could not be
-    used was never judged: its new decision stands as well, and it leaves the quarantine.
+    (``updated``) supersede held ones. An entry that was held for a vector that could not be used,
+    or for the lack of a proof of its origin, may come again without that fault: its new decision
+    stands as well, and it leaves the quarantine.
 
     Raises PoisonedEntryError if an entry stays held and the policy says ``on_detect="raise"``.
     """
@@ -45,7 +47,9 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
             continue
         entry, decision = report.batch[row], report.decisions[row]
         same = item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint)
-        if same and entry.embedding.size and lacks_vector(item):
+        if same and (
+            (entry.embedding.size and lacks_vector(item)) or proven_at_last(guard, item, entry)
+        ):
             judged_at_last.append(entry.id)
             continue
         # It belongs to a new version that replaces the held entry's version.
@@ -59,7 +63,7 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
         else:
             note = f"another revision is {since}; releasing that one would replace this one"
             changed[row] = replace(decision, note="; ".join(filter(None, (decision.note, note))))
-    gone = quarantine.supersede(judged_at_last, note="it came again with a vector that can be used")
+    gone = quarantine.supersede(judged_at_last, note="it came again without the fault")
     guard.writes.forget_held(gone)
     report = replace(report, remarkable={**report.remarkable, **changed})
     if stay and guard.policy.on_detect == "raise":
@@ -170,7 +174,7 @@ def judged(
 
     def decide(report: Report) -> Report:
         report = stays_held(guard.hold(report), guard)
-        report = remarks(sifted.hold_malformed(report, guard))
+        report = held_in_step(guard, remarks(sifted.hold_malformed(report, guard)))
         if learn:
             _learn(guard, report.batch.take(report.admitted))
         return report

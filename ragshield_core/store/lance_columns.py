@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ragshield_core.model.findings import printable
 from ragshield_core.store.inner import chunks
 
 AT_ONCE = 1000  # ids a condition
@@ -56,6 +58,28 @@ def put(table: Any, key: str, rows: Sequence[dict[str, Any]]) -> None:
         table.add_columns([pa.field(METADATA, pa.struct(new))])
     merge = table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
     merge.execute(pa.Table.from_pylist(rows, schema=table.schema))
+    if new:  # Lance fails to filter by a key that older fragments lack, until they are rewritten
+        with suppress(Exception):  # another process writes: the next new key rewrites them
+            table.optimize()
+
+
+def unfit(table: Any, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return the rows whose metadata the table's columns cannot keep, each with the reason."""
+    found, fields = {}, fields_of(table)
+    for row, metadata in enumerate(metadatas):
+        kept = {key: value for key, value in metadata.items() if value is not None}
+        odd = next((key for key, value in kept.items() if not takes(fields, key, value)), None)
+        if odd is not None:
+            found[row] = (
+                f"metadata[{printable(repr(odd), 60)}] is of type {type(kept[odd]).__name__}, "
+                "which its column in LanceDB cannot keep, expected a str, bool, int or float "
+                "as in other documents, under a key without dots."
+            )
+        elif len(fields.keys() | kept.keys()) > MOST_KEYS:
+            found[row] = f"its metadata would be more than {MOST_KEYS} columns of LanceDB."
+        else:
+            fields = types_of(kept) | fields
+    return found
 
 
 def fields_of(table: Any) -> dict[str, Any]:

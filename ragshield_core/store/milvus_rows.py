@@ -36,10 +36,10 @@ class MilvusRows:
         parts = chunks(list(dict.fromkeys(ids)), AT_ONCE) if self.there() else ()
         return [dict(row) for part in parts for row in self._ask(self._among(part), ["*"])]
 
-    def put(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Insert or replace rows, in parts."""
+    def put(self, rows: Sequence[dict[str, Any]], **options: Any) -> None:
+        """Insert or replace rows, in parts; ``options`` are those of the client's ``upsert``."""
         for part in chunks(rows, AT_ONCE):
-            self.client.upsert(self.collection, part)
+            self.client.upsert(self.collection, part, **options)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete the rows under the ids."""

@@ -19,10 +19,16 @@ from ragshield_core.origin import Origin, Tier
 from ragshield_core.store.inner import PART
 
 if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
+    from ragshield_core.quarantine import HeldEntry
     from ragshield_core.store.keeper import Keeper
     from ragshield_core.store.updates import NewVersion
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+# Beginning of the note on an entry that came without the tier that the guard demands.
+TOO_LOW = "its tier is"
 
 
 class Replaced(NamedTuple):
@@ -47,7 +53,9 @@ def held_below(
     *,
     stored: bool,
 ) -> Report:
-    """Hold admitted entries whose stamp does not fit, or that replace something of a higher tier.
+    """Hold admitted entries of too low a tier, and those whose stamp does not fit.
+
+    The tier is too low for an entry that replaces one of a higher tier, or below that of the guard.
 
     Detectors are not told: such an entry need not look like poison, and a person decides. Released
     entries are not held again. An entry that comes again without its proof keeps the metadata that
@@ -67,13 +75,35 @@ def held_below(
             kept[row] = own.metadata
         elif new.broken:
             why[row] = f"{new.why}; stamp it last, once its text and metadata are complete"
-        elif note := _why_not(new, strongest):
+        elif note := _why_not(new, strongest) or _too_low(new, guard.origins.least_tier):
             why[row] = note
     if kept:
         metadatas = [kept.get(row, one) for row, one in enumerate(batch.metadatas)]
         batch = replace(batch, metadatas=tuple(metadatas))
         report = replace(report, batch=batch)
-    rows = sorted(why)
+    return _held(guard, report, why)
+
+
+def held_in_step(guard: Guard, report: Report) -> Report:
+    """Hold admitted entries below the tier of a guard that has no store to compare with."""
+    least = guard.origins.least_tier
+    if least is Tier.UNKNOWN or not len(report.batch):
+        return report
+    origins = guard.origins.of_batch(report.batch, arriving=True)
+    admitted = np.flatnonzero(report.admitted).tolist()
+    return _held(guard, report, {r: n for r in admitted if (n := _too_low(origins[r], least))})
+
+
+def proven_at_last(guard: Guard, held: HeldEntry, entry: Entry) -> bool:
+    """Return whether an entry was held for its tier alone, and comes again with a proof."""
+    if held.findings or not (held.note or "").startswith(TOO_LOW):
+        return False
+    return guard.origins.of_entry(entry, arriving=True).tier >= guard.origins.least_tier
+
+
+def _held(guard: Guard, report: Report, why: Mapping[int, str]) -> Report:
+    """Hold entries for a reason by row, but for those that a person has released."""
+    batch, rows = report.batch, sorted(why)
     if rows and guard.quarantine.exists():
         released = guard.quarantine.released_among(batch.take(rows))
         rows = [row for row in rows if batch.ids[row] not in released]
@@ -176,3 +206,10 @@ def _why_not(new: Origin, old: Origin) -> str | None:
     if old.tier > Tier.UNKNOWN and new.at is not None and old.at is not None and new.at < old.at:
         return f"it would replace a later entry: {new.why}, the other {old.why}"
     return None
+
+
+def _too_low(new: Origin, least: Tier) -> str | None:
+    """Return why an entry may not come in by its tier; ``None`` if it may."""
+    if new.tier >= least:
+        return None
+    return f"{TOO_LOW} {new.tier} ({new.why}), and the guard admits {least} at least"

@@ -11,9 +11,8 @@ from langchain_core.documents import Document
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.model.findings import printable
 from ragshield_core.store import lance_columns as lance
-from ragshield_core.store.lance_columns import METADATA, MOST_KEYS, takes, types_of
+from ragshield_core.store.lance_columns import METADATA, types_of
 from ragshield_core.store.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, survives_json
 
@@ -62,23 +61,12 @@ class LanceInner(InnerStore):
 
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """Return the rows with texts or metadata that the table cannot keep."""
-        found, fields = {}, lance.fields_of(self._store.get_table())
-        for row, (entry, metadata) in enumerate(zip(batch, metadatas, strict=True)):
-            kept = {key: value for key, value in metadata.items() if value is not None}
-            odd = next((key for key, value in kept.items() if not takes(fields, key, value)), None)
-            if odd is not None:
-                found[row] = (
-                    f"metadata[{printable(repr(odd), 60)}] is of type {type(kept[odd]).__name__}, "
-                    "which its column in LanceDB cannot keep, expected a str, bool, int or float "
-                    "as in other documents, under a key without dots."
-                )
-            elif not survives_json(kept, entry.id, entry.text):
-                found[row] = "its text or metadata holds what LanceDB cannot keep unchanged."
-            elif len(fields.keys() | kept.keys()) > MOST_KEYS:
-                found[row] = f"its metadata would be more than {MOST_KEYS} columns of LanceDB."
-            else:
-                fields = types_of(kept) | fields
-        return found
+        odd = {
+            row: "its text or metadata holds what LanceDB cannot keep unchanged."
+            for row, (entry, metadata) in enumerate(zip(batch, metadatas, strict=True))
+            if not survives_json(metadata, entry.id, entry.text)
+        }
+        return odd | lance.unfit(self._store.get_table(), metadatas)
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries in one commit, after their new keys became columns."""

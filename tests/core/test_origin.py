@@ -46,6 +46,11 @@ def test_an_entry_without_a_stamp_has_no_proof():
     assert not Origins()
 
 
+def test_a_least_tier_without_keys_is_refused():
+    with pytest.raises(ConfigurationError, match="name keys in vouchers"):
+        Origins(least_tier="known")
+
+
 def test_a_claim_is_no_proof():
     claimed = METADATA | {"ragshield_origin": "trusted:wiki", "ragshield_source": "wiki"}
     assert origins().of(TEXT, claimed).tier is Tier.UNKNOWN
@@ -244,6 +249,9 @@ def test_settings_name_keys(tmp_path, monkeypatch):
         settings.known_origins()
     monkeypatch.setenv("WIKI_SECRET", SECRET.decode())
     assert settings.known_origins().of(TEXT, stamped()).tier is Tier.TRUSTED
+    assert settings.known_origins().least_tier is Tier.UNKNOWN
+    file.write_text('least_tier = "known"\n' + file.read_text())
+    assert Settings.read(file).known_origins().least_tier is Tier.KNOWN
     file.write_text('[origins.wiki]\ntier = "holy"\n')
     with pytest.raises(ConfigurationError, match="origins"):
         Settings.read(file)

@@ -31,7 +31,7 @@ from llama_index.core.indices.multi_modal import MultiModalVectorStoreIndex
 from llama_index.core.indices.property_graph import ImplicitPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import ChatMessage, MockLLM
-from llama_index.core.memory import VectorMemoryBlock
+from llama_index.core.memory import ChatMemoryBuffer, VectorMemoryBlock
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
@@ -236,6 +236,13 @@ def memory_block(run):
     return [CALM if CALM in (text := asyncio.run(remembered())) else "", text]
 
 
+def llama_memory(run):
+    memory = run(memory=ChatMemoryBuffer.from_defaults(tokenizer_fn=str.split))["memory"]
+    for text in (CALM, ORDER):
+        memory.put(ChatMessage(role="tool", content=text))
+    return [message.content for message in memory.get()]
+
+
 def llama_tools(run):
     (tool,) = run(tools=[read_page])["tools"]
     return [tool.call().content, CALM]
@@ -249,7 +256,7 @@ GUARDED = {
     ("LangChain", "[your own store](own_store.md)"): own_store,
     ("LangChain", "a retriever (reads)"): retriever,
     ("LangChain", "an agent (reads)"): agent,
-    ("LangChain", "the memory of an agent"): agent_memory,
+    ("LangChain", "an agent's [memory](memory.md)"): agent_memory,
     ("LlamaIndex", "a `VectorStoreIndex`"): llama_index,
     ("LlamaIndex", "a vector store"): llama_store,
     ("LlamaIndex", "a pipeline with a document store"): stored_pipeline,
@@ -260,7 +267,8 @@ GUARDED = {
     ("LlamaIndex", "[your own store](own_store.md)"): own_llama_store,
     ("LlamaIndex", "a retriever (reads)"): llama_retriever,
     ("LlamaIndex", "a query engine (reads)"): query_engine,
-    ("LlamaIndex", "a `VectorMemoryBlock` (reads)"): memory_block,
+    ("LlamaIndex", "an agent's [memory](memory.md)"): llama_memory,
+    ("LlamaIndex", "a `VectorMemoryBlock`"): memory_block,
     ("LlamaIndex", "an agent's tools (reads)"): llama_tools,
 }
 

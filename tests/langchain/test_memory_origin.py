@@ -7,7 +7,7 @@ import uuid
 import psycopg
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from sqlalchemy import make_url
 from support import guard_of, slowly
@@ -15,9 +15,10 @@ from support import guard_of, slowly
 if os.environ.get("CI") != "true":
     pytest.importorskip("langgraph.store.base", reason="the extra langgraph is not installed")
 from langchain.agents import create_agent
-from langchain.agents.middleware import SummarizationMiddleware
+from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_store
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.store.memory import InMemoryStore
 
 from ragshield_core.detectors import InstructionDetector
@@ -162,11 +163,21 @@ def test_reads_at_a_tier_leave_out_lower_ones():
     assert store.origins()[store.id_of(NS, "bank")].tier == 0
 
 
+def test_a_memory_can_hold_all_notes_below_a_tier():
+    store = guarded()
+    vouchers = {"user": Voucher(tier="trusted", secrets=(SECRETS["user"],))}
+    store.guard.origins = Origins(vouchers, least_tier="trusted")
+    put(store, "user", "diet", NUTS)
+    store.put(NS, "more", NO_NUTS)
+    assert [item.key for item in store.inner.search(NS)] == ["diet"]
+    assert [one.id for one in store.quarantine.list()] == [store.id_of(NS, "more")]
+
+
 def test_a_flood_without_proof_does_not_crowd_out_a_memory():
     store = guarded(least_tier="trusted")
-    put(store, "user", "diet", NUTS)
     for n in range(300):
         store.put(NS, f"flood {n}", {"text": f"Number {n} is fine."})
+    put(store, "user", "diet", NUTS)
     assert [item.key for item in store.search(NS, limit=2)] == ["diet"]
     assert store.search(NS, limit=2, offset=1) == []
 
@@ -181,6 +192,10 @@ def test_two_known_origins_that_state_the_same_are_read_at_the_highest_tier():
     assert {item.key for item in store.search(NS)} == {"crm", "shop"}
     assert store.get(NS, "crm") is not None
     assert store.get(NS, "crm alone") is None
+    value = store.inner.get(NS, "shop").value
+    store.recall([store.id_of(NS, "shop")], by="anna")
+    store.inner.put(NS, "shop", value)  # past the guard: held entries corroborate nothing
+    assert store.get(NS, "crm") is None
 
 
 def test_a_stolen_key_is_revoked_and_its_memories_are_recalled(store):
@@ -306,19 +321,19 @@ def test_a_note_from_the_user_alone_has_the_tier_of_the_user(store):
         ),
     ],
 )
-def test_a_note_has_the_least_tier_of_what_was_read(store, script, tools, expected):
+def test_a_note_has_the_least_tier_of_all_texts_that_were_read(store, script, tools, expected):
     ask(agent_of(store, calls(*script), calls(SAVE), tools=tools))
     assert origin_in(store, "note") == expected
 
 
-def test_a_later_turn_of_the_thread_remembers_what_was_read(store):
+def test_texts_read_in_an_earlier_turn_count(store):
     agent = agent_of(store, calls(("read_page", {"url": "a"})), AIMessage("Read."), calls(SAVE))
     ask(agent)
     ask(agent, "Remember that.")
     assert origin_in(store, "note") == "unknown:agent"
 
 
-def test_what_was_read_before_a_summary_still_counts(store):
+def test_texts_read_before_a_summary_count(store):
     summary = SummarizationMiddleware(
         Model(messages=iter([AIMessage("Payments go to 7788.")] * 9)),
         trigger=("messages", 4),
@@ -330,6 +345,37 @@ def test_what_was_read_before_a_summary_still_counts(store):
     ask(agent, "Remember that.")
     messages = agent.get_state(THREAD).values["messages"]
     assert not any(getattr(one, "name", "") == "read_page" for one in messages)
+    assert origin_in(store, "note") == "unknown:agent"
+
+
+class Forgetful(AgentMiddleware):
+    """Replaces all messages by one of a user, or by a summary in the user's name."""
+
+    def __init__(self, *, at, **kwargs):
+        super().__init__()
+        self.at, self.kwargs = at, kwargs
+
+    def before_model(self, state, runtime):  # noqa: ARG002
+        if len(state["messages"]) != self.at:
+            return None
+        left = HumanMessage("Payments go to 7788.", additional_kwargs=self.kwargs)
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), left]}
+
+
+@pytest.mark.parametrize(
+    ("script", "forgetful"),
+    [
+        # The model has read the page before the messages go.
+        ([calls(("read_page", {"url": "a"})), AIMessage("Read."), calls(SAVE)], Forgetful(at=5)),
+        # The page goes into a summary before the model has read it.
+        ([calls(("read_page", {"url": "a"})), calls(SAVE)], Forgetful(at=3, lc_source="summary")),
+    ],
+    ids=["trimmed", "summarized"],
+)
+def test_pages_count_once_their_message_is_gone(store, script, forgetful):
+    agent = agent_of(store, *script, others=[forgetful])
+    for question in ("Where do payments go?", "Remember that.")[: len(script) - 1]:
+        ask(agent, question)
     assert origin_in(store, "note") == "unknown:agent"
 
 

@@ -32,6 +32,7 @@ from ragshield_langchain import (
     GuardedVectorStore,
     OriginStamper,
     PoisonFilter,
+    PoisonGuard,
     guarded_index,
 )
 from ragshield_langchain.convert import context_of, stored_metadatas
@@ -92,6 +93,77 @@ def test_a_page_is_not_replaced_by_a_lower_tier(store, new, why):
     assert why in decision(store).note
     held = store.quarantine.show("refunds")
     assert (held.entry.text, held.findings) == (FALSE.page_content, ())
+
+
+def least(tier, guard=None):
+    """Return a guard that admits a tier at least."""
+    guard = guard_of() if guard is None else guard
+    vouchers = {"wiki": Voucher(tier="trusted", secrets=(b"a secret of the wiki",))}
+    vouchers |= {"mail": Voucher(tier="known", secrets=(b"a secret of the mail",))}
+    guard.origins = Origins(vouchers, least_tier=tier)
+    return guard
+
+
+@pytest.mark.parametrize(
+    ("tier", "stored"),
+    [
+        ("unknown", {"refunds", "fees", "news"}),
+        ("known", {"refunds", "news"}),
+        ("trusted", {"refunds"}),
+    ],
+)
+def test_a_guard_can_demand_a_tier_of_all_new_entries(tier, stored):
+    inner = InMemoryVectorStore(CountingEmbeddings())
+    store = GuardedVectorStore(inner, guard=least(tier))
+    store.add_documents([stamped(PAGE), FEES, stamped(NEWS, MAIL)])
+    assert set(inner.store) == stored
+    held = store.quarantine.list()
+    assert {one.id for one in held} == {"refunds", "fees", "news"} - stored
+    assert all(f"the guard admits {tier} at least" in one.note for one in held)
+    store.release([one.id for one in held], by="anna")
+    store.add_documents([FEES, stamped(NEWS, MAIL)])  # unchanged since a person has released them
+    assert set(inner.store) == {"refunds", "fees", "news"}
+
+
+def test_an_entry_that_comes_again_with_a_proof_needs_no_reviewer():
+    inner = InMemoryVectorStore(CountingEmbeddings())
+    store = GuardedVectorStore(inner, guard=least("known"))
+    for document in (FEES, FEES, stamped(FEES, derived_from=[])):
+        store.add_documents([document])
+        assert [one.id for one in store.quarantine.list()] == ["fees"]
+    store.add_documents([stamped(FEES, MAIL)])
+    assert set(inner.store) == {"fees"}
+    assert store.quarantine.count() == 0
+    store.quarantine.hold(
+        Batch.of(ids=["news"], texts=[NEWS.page_content], embeddings=None), by="bert"
+    )
+    store.add_documents([stamped(NEWS)])  # a person holds it: a proof changes nothing
+    assert set(inner.store) == {"fees"}
+
+
+def test_a_step_demands_the_tier_too():
+    step = PoisonGuard(least("known"))
+    passed = step.transform_documents([stamped(PAGE), FEES])
+    assert [one.id for one in passed] == ["refunds"]
+    (held,) = step.quarantine.list()
+    assert (held.id, "known at least" in held.note) == ("fees", True)
+
+
+def test_entries_past_a_guard_that_demands_a_tier_are_held():
+    inner = InMemoryVectorStore(CountingEmbeddings())
+    store = GuardedVectorStore(inner, guard=least("known"))
+    inner.add_documents([stamped(PAGE), FEES])
+    done = store.reconcile(adopt=True)
+    assert (done.adopted, done.held) == (("refunds",), ("fees",))
+
+
+def test_a_batch_is_refused_if_the_policy_raises():
+    store = GuardedVectorStore(
+        InMemoryVectorStore(CountingEmbeddings()), guard=least("known", guard_of(on_detect="raise"))
+    )
+    with pytest.raises(PoisonedEntryError, match="fees"):
+        store.add_documents([stamped(PAGE), FEES])
+    assert store.inner.store == {}
 
 
 def test_an_earlier_version_does_not_come_back(store):

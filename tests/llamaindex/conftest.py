@@ -9,6 +9,31 @@ from support import DIM
 NEWER = "newer "
 
 
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory):
+    """Return a file of Milvus Lite for all tests of a process; each starts a server."""
+    return str(tmp_path_factory.mktemp("milvus") / "llama.db")
+
+
+def make_milvus(request, name, dim):
+    from llama_index.vector_stores.milvus import MilvusVectorStore  # noqa: PLC0415
+
+    file = request.getfixturevalue("milvus")
+    store = MilvusVectorStore(file, collection_name=name, dim=dim, use_async_client=False)
+    return store, lambda: store.client.drop_collection(name)
+
+
+def make_lancedb(request, name, dim):  # noqa: ARG001 - as the other
+    from llama_index.vector_stores.lancedb import LanceDBVectorStore  # noqa: PLC0415
+
+    folder = request.getfixturevalue("tmp_path") / name
+    return LanceDBVectorStore(str(folder)), lambda: None
+
+
+# How an empty store in files is made, and how it ends.
+IN_FILES = {"milvus": make_milvus, "lancedb": make_lancedb}
+
+
 @pytest.fixture
 def make_store(request):
     """Return a function that makes an empty, bare store of a kind.
@@ -20,6 +45,10 @@ def make_store(request):
     def make(kind, dim=DIM):
         server = "newer_postgres_url" if kind.startswith(NEWER) else "postgres_url"
         name = f"test_{uuid.uuid4().hex}"
+        if kind in IN_FILES:
+            store, end = IN_FILES[kind](request, name, dim)
+            undo.append(end)
+            return store
         if kind == "simple":
             from llama_index.core.vector_stores import SimpleVectorStore  # noqa: PLC0415
 

@@ -23,9 +23,9 @@ from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.index import access_behind
 
 # Kinds of stores: the fast suite takes two, the whole suite all.
-TEXT_KINDS = ["chroma", *slowly("qdrant", "postgres")]
+TEXT_KINDS = ["chroma", *slowly("qdrant", "postgres", "milvus", "lancedb")]
 KINDS = ["simple", *slowly("faiss"), *TEXT_KINDS]
-ALL_KINDS = ("simple", "faiss", "chroma", "qdrant", "postgres")
+ALL_KINDS = ("simple", "faiss", "chroma", "qdrant", "postgres", "milvus", "lancedb")
 KEYS = MetadataKeys(label="label", lineage="source")
 
 

@@ -44,7 +44,8 @@ from ragshield_llamaindex import (
 from ragshield_llamaindex.index import access_behind
 
 WRITES = 600
-WAYS = ("simple", "chroma", "qdrant", "step", "pipeline")
+WAYS = ("simple", "chroma", "qdrant", "step", "pipeline", "milvus", "lancedb")
+PARTS = 5  # the last ways get the same writes as the first
 # Stands in every text and value: no error may quote it.
 SECRET = "rosebud"  # noqa: S105 - no password
 STORED, HELD = id_of("stored"), id_of("held")
@@ -437,7 +438,7 @@ def world_of(kind, make_store):
 def test_each_odd_node_of_a_hostile_write_bears_the_consequences_alone(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")
     counts, wrong = Counter(), []
-    dealt = list(itertools.islice(writes(), WAYS.index(kind), None, len(WAYS)))
+    dealt = list(itertools.islice(writes(), WAYS.index(kind) % PARTS, None, PARTS))
     for write in dealt:
         ends, faults, error = judged(world_of(kind, make_store), write)
         counts.update(ends)

@@ -19,7 +19,7 @@ from support import guard_of
 from ragshield_core import RetrievalGuard
 from ragshield_core.model.claims import ORIGIN_KEY, STAMP_KEY
 from ragshield_core.origin import OriginKey, Origins, Tier, Voucher
-from ragshield_llamaindex import OriginStamper, PoisonFilter, StableIds
+from ragshield_llamaindex import OriginStamper, PoisonFilter, PoisonGuard, StableIds
 from ragshield_llamaindex.convert import context_of
 
 WIKI = OriginKey("wiki", secret=b"a secret of the wiki")
@@ -45,6 +45,27 @@ def guarded(request, make_store, model):
     made = over(make_store("simple" if request.param == "index" else "chroma"), model, guard=guard)
     insert(made, [stamped(node(GOOD, "page", document="d"))])
     return made
+
+
+@pytest.mark.parametrize("over", [guarded_over, index_over])
+def test_a_guard_can_demand_a_tier_of_all_new_entries(over, make_store, model):
+    guard = guard_of()
+    vouchers = {"mail": Voucher(tier="known", secrets=(b"a secret of the mail",))}
+    guard.origins = Origins(vouchers, least_tier="known")
+    made = over(make_store("simple" if over is index_over else "chroma"), model, guard=guard)
+    insert(made, [stamped(node(GOOD, "page", document="d"), MAIL)])
+    insert(made, [node(FALSE, "other", document="e")])
+    assert set(shown(made)) == {GOOD}
+    assert "known at least" in made.quarantine.list()[0].note
+
+
+def test_a_step_demands_the_tier_too():
+    guard = guard_of()
+    vouchers = {"mail": Voucher(tier="known", secrets=(b"a secret of the mail",))}
+    guard.origins = Origins(vouchers, least_tier="known")
+    passed = PoisonGuard(guard)([stamped(node(GOOD, "page"), MAIL), node(FALSE, "other")])
+    assert [one.text for one in passed] == [GOOD]
+    assert guard.quarantine.count() == 1
 
 
 @pytest.mark.parametrize(

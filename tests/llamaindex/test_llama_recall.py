@@ -29,7 +29,8 @@ FIRST, SECOND = ids_of(known())[:2]
 ASYNC = [
     "store chroma",
     "index simple",
-    *slowly("store postgres", "index faiss", "index chroma", "index postgres"),
+    *slowly("store postgres", "store milvus", "store lancedb"),
+    *slowly("index faiss", "index chroma", "index postgres", "index milvus", "index lancedb"),
 ]
 # An in-memory Qdrant of two clients is two databases.
 FORMS = [*ASYNC, *slowly("store qdrant", "index qdrant")]

@@ -6,8 +6,8 @@ import warnings
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.schema import TextNode
-from llama_support import TopicEmbedding
-from support import Scripted, slowly, the_one, vector_of
+from llama_support import TEXT_KINDS, TopicEmbedding
+from support import Scripted, the_one, vector_of
 
 from ragshield_core import Guard
 from ragshield_llamaindex import (
@@ -17,6 +17,7 @@ from ragshield_llamaindex import (
     adopt,
 )
 from ragshield_llamaindex.index import access_behind
+from ragshield_llamaindex.inner import access_to
 
 
 def opened(url):
@@ -39,7 +40,7 @@ def quiet(make):
         return make()
 
 
-@pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres")])
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 @pytest.mark.slow
 def test_reconcile_repairs_a_store_after_a_warning_at_opening(kind, make_store, url):
     inner = make_store(kind)
@@ -47,7 +48,7 @@ def test_reconcile_repairs_a_store_after_a_warning_at_opening(kind, make_store, 
     first.add([node(i, f"billing {i}") for i in "abc"])
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
     inner.add([node("p", "billing p"), node("x", "billing score=5")])
-    inner.delete_nodes([named("c")])
+    access_to(inner).delete([named("c")])
     with pytest.warns(StoreDiffersWarning, match=r"holds 2 .*lacks 1 ") as seen:
         store = GuardedVectorStore(inner, guard=opened(url))
     assert the_one(seen, StoreDiffersWarning).filename == __file__

@@ -174,7 +174,7 @@ def test_objects_of_an_index_are_judged_or_named():
     assert GuardedRetriever(index).retrieve("ferry") == []
 
 
-@pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres")])
+@pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres", "milvus", "lancedb")])
 def test_stores_give_back_the_revision_that_was_judged(kind, make_store):
     store = make_store(kind)
     given = node("billing one", title="Ferry", seen=1.5, tags="a")

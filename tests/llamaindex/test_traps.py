@@ -154,7 +154,7 @@ POISON = documents("p|shipping bad p")
 TURNED = documents("a|shipping bad a")
 
 
-@pytest.fixture(params=["chroma", *slowly("postgres")])
+@pytest.fixture(params=["chroma", *slowly("postgres", "milvus", "lancedb")])
 def pipeline(request, make_store, model):
     """Return a guarded pipeline with a document store."""
     return pipeline_over(make_store(request.param), [SentenceSplitter(), model], trained())

@@ -63,6 +63,9 @@ def test_a_hostile_id_is_held_and_deletes_nothing(entry_id):
     store.delete_nodes([entry_id])
     store.recall([entry_id])
     assert len(inner.kept) == 3
+    assert store.get_nodes([entry_id]) == []
+    first = good[0].node_id
+    assert [one.node_id for one in store.get_nodes([entry_id, first])] == [first]
 
 
 def test_a_hostile_name_of_a_document_deletes_no_other():
