@@ -140,7 +140,7 @@ class Checked:
     unchecked
         By entry id, why it was not compared, or not wholly.
     note
-        A sentence on what the alerts are worth; may be empty.
+        A sentence on the worth of the alerts; may be empty.
     """
 
     n_entries: int
