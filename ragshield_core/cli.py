@@ -47,7 +47,7 @@ COMMANDS = {
     ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
     "contradictions": (
-        f"{TOOLS}.contradictions.command:contradictions_command",
+        f"{TOOLS}.contradictions.command:contradictions_app",
         "Show statements that contradict each other.",
     ),
     "detectors": (

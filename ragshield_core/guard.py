@@ -436,9 +436,10 @@ class Guard:
 
         If the database cannot be used, ``unreachable`` of the status says why.
         """
-        held, standing, unreachable = 0, None, None
+        held, alerts, standing, unreachable = 0, 0, None, None
         try:
-            held = self.quarantine.count() if self.quarantine.exists() else 0
+            if self.quarantine.exists():
+                held, alerts = self.quarantine.count(), self.quarantine.open_alerts()
         except QuarantineError as error:
             unreachable = str(error)
         with self.state.lock:
@@ -458,6 +459,7 @@ class Guard:
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,
+                contradictions=alerts,
                 **since_calibration(calibrator.arrivals, rate, names, why_not),
                 n_known=self.n_known,
                 calibrated=self.calibrated,

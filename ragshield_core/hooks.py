@@ -16,6 +16,9 @@ import pluggy
 from ragshield_core.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ragshield_core.model.entries import Batch
     from ragshield_core.model.findings import Decision, Report
     from ragshield_core.model.policy import Policy
@@ -96,6 +99,17 @@ class Hooks:
     @hookspec(firstresult=True)
     def plant(self, sample: Batch, n_targets: int) -> Sequence[tuple[str, Sequence[str]]]:
         """Return made-up attacks on topics of clean entries: the form and the texts of each."""
+        raise NotImplementedError
+
+    @hookspec(firstresult=True)
+    def contradictions(
+        self,
+        batch: Batch,
+        clean_rows: NDArray[np.intp] | None,
+        neighbors: NDArray[Any] | None,
+        model: Any,
+    ) -> Any:
+        """Return alerts about entries of a knowledge base that contradict others of it."""
         raise NotImplementedError
 
 

@@ -345,6 +345,32 @@ class CheckRow(TableBase):
     digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
+class ContradictionRow(TableBase):
+    """An alert about two entries that contradict each other, open or closed by a person."""
+
+    __tablename__ = "ragshield_contradiction"
+    __table_args__ = (
+        Index("ragshield_contradiction_pair", "namespace", "pair", unique=True),
+        Index("ragshield_contradiction_open", "namespace", "closed_at"),
+        Index("ragshield_contradiction_day", "namespace", "opened_at"),
+    )
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    pair: Mapped[str] = mapped_column(String(32))  # of both entries with their texts
+    opened_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    # What sorts alerts, the most consequential first.
+    canaries: Mapped[int]
+    questions: Mapped[int]
+    p_value: Mapped[float] = mapped_column(Double)
+    score: Mapped[float] = mapped_column(Double)
+    alert: Mapped[str] = mapped_column(Text)  # JSON in ASCII, with both quotations
+    closed_at: Mapped[str | None] = mapped_column(String(32))
+    closed_by: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
 def table_of(mapped: type[TableBase]) -> Table:
     """Return the bare table of a mapped class: inserting many rows is faster without objects."""
     return cast("Table", mapped.__table__)

@@ -102,6 +102,7 @@ class GuardStatus:
     wanted_rate: float | None = None  # if the adopted store was too small for it
     detectors: tuple[DetectorStanding, ...] = ()
     held: int = 0  # entries in quarantine that wait for a reviewer
+    contradictions: int = 0  # open alerts about statements that contradict each other
     database: str | None = None  # of an opened guard, without the password
     namespace: str | None = None
     sealed: bool = False  # its rows have digests that only holders of the audit key can make
@@ -226,6 +227,11 @@ class GuardStatus:
         rows += [
             ("known", f"{self.n_known} entries"),
             ("held", held),
+            *(
+                [("contradictions", f"{self.contradictions} open: ragshield contradictions list")]
+                if self.contradictions
+                else []
+            ),
             ("neighbours", f"from {printable(self.neighbors, 200)}"),
             ("calibration", self._calibration()),
             (

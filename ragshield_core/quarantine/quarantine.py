@@ -18,6 +18,7 @@ from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow, checked, 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Decision, printable
+from ragshield_core.quarantine.alerts import n_open_alerts
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry, Print
@@ -577,6 +578,11 @@ class Quarantine:
         query = select(func.count()).where(*self._conditions(wanted, narrowing))
         with self.database.read() as session:
             return int(session.scalar(query) or 0)
+
+    def open_alerts(self) -> int:
+        """Return the number of open alerts about contradictions in the namespace."""
+        with self.database.read() as session:
+            return n_open_alerts(session, self.namespace)
 
     def prints(
         self,

@@ -26,6 +26,7 @@ from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Status as Verdict
+from ragshield_core.quarantine.alerts import n_open_alerts
 from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.evidence import check_journal
 from ragshield_core.screening.knowledge import SAVED, known_ids
@@ -99,6 +100,7 @@ def status_and_known(
         standing(session, journal, snapshots, position, url),
         snapshot,
         int(session.scalar(held) or 0),
+        n_open_alerts(session, namespace),
     )
     return status, state.known
 
@@ -196,7 +198,7 @@ class _State:
         size = self.calibrated_at
         return size + math.ceil(size * REFRESH_AFTER - 1e-9)
 
-    def status(self, standing: Standing, as_of: int, held: int) -> GuardStatus:
+    def status(self, standing: Standing, as_of: int, held: int, alerts: int) -> GuardStatus:
         """Return the whole status."""
         sample = self.values.get("sample", {})
         force = self.values["standing"]
@@ -212,6 +214,7 @@ class _State:
             wanted_rate=self.values["wanted_rate"],
             **since_calibration(self.arrivals, self.policy.quarantine_at, force, why_not),
             held=held,
+            contradictions=alerts,
             position=standing.position,
             pending=sum(one.n_events for one in standing.writers),
             writers=standing.writers,

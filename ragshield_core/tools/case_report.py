@@ -80,6 +80,7 @@ class Part:
     heads: Sequence[str] = ()  # of the table
     rows: Sequence[Sequence[object]] = ()
     figures: bool = False  # whether cells of the table stay on one line
+    cases: Sequence[ShownCase] = ()
     lines: Sequence[str] = ()
 
     def html(self) -> str:
@@ -90,6 +91,7 @@ class Part:
                 f"<p>{escaped(self.text)}</p>" if self.text else "",
                 bars(self.shares, self.axis) if self.shares else "",
                 table(self.heads, self.rows, figures=self.figures) if self.rows else "",
+                *(_case(number, case) for number, case in enumerate(self.cases, start=1)),
                 bullets(self.lines) if self.lines else "",
             )
         )
@@ -102,6 +104,8 @@ class Part:
             rows = [f"| {' | '.join(plain(str(each)) for each in row)} |" for row in self.rows]
             head = f"| {' | '.join(map(plain, self.heads))} |"
             shown.append("\n".join([head, "|" + "---|" * len(self.heads), *rows]))
+        if self.cases:
+            shown.append("\n".join(_listed(n, case) for n, case in enumerate(self.cases, start=1)))
         lines = [f"- {plain(name)}: {share:.0%}" for name, share in self.shares.items()]
         lines += [f"- {code(one)}" for one in self.lines]
         if lines:

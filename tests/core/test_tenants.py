@@ -26,6 +26,7 @@ from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.tools.canary import CanaryMonitor
+from ragshield_core.tools.contradictions import Alert, KeptAlerts
 
 MINE, THEIRS = "tenant-mine", "tenant-theirs"
 RATE = 0.05
@@ -69,6 +70,7 @@ class Tenant:
             "mask": [self.keeper.mask.covers(entry) for entry in BAD],
             "baselines": canaries.store.suites(),
             "checks": len(canaries.history()),
+            "contradictions": [(one.number, one.alert) for one in KeptAlerts(quarantine).list()],
             "abandoned": guard.writes.abandoned(),
             "retrieved": kept(quarantine),
         }
@@ -97,6 +99,15 @@ def crashed(tenant):
     gone.close()
 
 
+def contradictions(tenant):
+    """Keep two alerts, and close one."""
+    kept = KeptAlerts(tenant.quarantine)
+    some = {"claim": "open", "passage_id": "e1", "passage": "shut", "relation": "conflicts"}
+    some |= {"score": 0.9, "p_value": 0.01}
+    kept.add([Alert(entry_id=name, pair=name, **some) for name in ("e0", "e2")])
+    kept.close(kept.list()[0].number, by="anna", reason="read")
+
+
 def canaries(tenant):
     monitor = CanaryMonitor(["refund?"], canary_texts(), quarantine=tenant.quarantine, k=1)
     monitor.record_baseline()
@@ -119,6 +130,7 @@ LIFE = {
     "forget note": lambda t: t.quarantine.indexes.forget(["e0"], "manual"),
     "stand": lambda t: t.quarantine.keep_stored(GOOD.take([2]), Status.READMITTED),
     "canaries": canaries,
+    "contradictions": contradictions,
     "crash": crashed,
     "recover": lambda t: t.keeper.recover(),
     "fit": lambda t: t.guard.fit(scored(np.linspace(-1, 1, 40), prefix="fitted")),

@@ -19,6 +19,8 @@ from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.errors import QuarantineError, RAGShieldError
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.store.one_store import store_of
+from ragshield_core.tools.alerts import pair_of
+from ragshield_core.tools.contradictions import Alert, KeptAlerts
 from ragshield_core.tools.rules import Rules
 
 KEY, OTHER = "a secret of the tests, long enough", "another secret of the tests"
@@ -30,11 +32,25 @@ MAY_BE_DELETED = {
     "ragshield_stores": "the next store to be wrapped gives its name",
     "ragshield_canary_baseline": "a check without a baseline says that there is none",
     "ragshield_canary_check": "a record for people; nothing is decided by it",
+    "ragshield_contradiction": "an alert for people; nothing is decided by it",
 }
 
 
 def opened(url, namespace="default", key=KEY, **options):
     return Guard.open(url, namespace, detectors=[CliqueDetector()], audit_key=key, **options)
+
+
+def a_contradiction(name):
+    return Alert(
+        entry_id=name,
+        claim="open",
+        passage_id="old",
+        passage="shut",
+        score=0.9,
+        p_value=0.01,
+        relation="conflicts",
+        pair=pair_of((name, "open"), ("old", "shut")),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +87,9 @@ def written(tmp_path_factory):
     rules.revoke(rules.add("mails", **given).number, by="emil", reason="sold")
     store_of(quarantine.database, "default", "docs", quarantine.log.digests)
     watched(quarantine=quarantine).monitor.check()
+    kept = KeptAlerts(quarantine)
+    kept.add([a_contradiction("new"), a_contradiction("other")])
+    kept.close(1, by="fritz", reason="both are right")
     other = opened(url, "others", fpr=RATE)
     other.fit(passages(60, 2))
     other.quarantine.hold(by_hand, by="import")

@@ -15,6 +15,7 @@ from ragshield_core.model.errors import QuarantineError
 from ragshield_core.origin import OriginKey, Origins, Voucher
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
+from ragshield_core.tools.contradictions import Alert, KeptAlerts
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.rules import Rules
@@ -417,6 +418,21 @@ def test_health_says_how_canaries_stand(quarantine):
     assert "not checked of 2" in " ".join(anna.get("/health").text.split())
     monitor.check()
     assert "0 of 2" in " ".join(anna.get("/health").text.split())
+
+
+def test_health_names_open_alerts_about_contradictions_and_the_command(quarantine, anna):
+    held(quarantine, GROUP)
+    command = "<code>ragshield contradictions list</code>"
+    assert command not in anna.get("/health").text
+    kept = KeptAlerts(quarantine)
+    some = {"claim": "open", "passage_id": "e1", "passage": "shut", "relation": "conflicts"}
+    some |= {"score": 0.9, "p_value": 0.01}
+    kept.add([Alert(entry_id=name, pair=name, **some) for name in ("e0", "e2")])
+    page = anna.get("/health").text
+    assert f"2 alerts are open about statements that contradict each other: {command}" in page
+    for number in (1, 2):
+        kept.close(number, by="anna", reason="read")
+    assert command not in anna.get("/health").text
 
 
 @pytest.mark.slow

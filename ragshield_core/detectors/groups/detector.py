@@ -388,6 +388,14 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         self._audited = (overlay, judgement._replace(scores=scores, why=why))
         return np.asarray(scores)
 
+    @property
+    def audited_neighbors(self) -> NDArray[Any] | None:
+        """Rows of the nearest entries of each entry in the last audit, if there was one.
+
+        Shape (n_entries, k), nearest first, padded with -1.
+        """
+        return None if self._audited is None else self._audited[0].lists.slots
+
     def audit_threshold(self, fpr: float) -> float:
         """Return the estimated surprisal that one entry in ``1 / fpr`` reaches: no guarantee."""
         return audit_threshold(fpr) if self.rule == "groups" else self.default_threshold

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core.detectors.base import Detector, Evidence, Need, explained_audit, skip_reason
 from ragshield_core.detectors.base import audited as audited_by
 from ragshield_core.detectors.registry import check_detectors
-from ragshield_core.hooks import tools
+from ragshield_core.hooks import answered, tools
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Skipped
@@ -28,6 +29,9 @@ from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.plan import Parts
 from ragshield_core.tools.audit.report import ScanReport
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.alerts import Checked
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -42,7 +46,7 @@ SHARE = 0.03
 LARGEST = 100_000
 
 
-def scan(
+def scan(  # noqa: PLR0913 - each has a default
     batch: Batch | Parts,
     detectors: Sequence[Detector],
     *,
@@ -52,6 +56,7 @@ def scan(
     progress: Progress | None = None,
     engine: str | Engine | None = None,
     embed: Callable[[list[str]], ArrayLike] | None = None,
+    contradictions: Any = None,
 ) -> ScanReport:
     """Judge every entry of a knowledge base against the others.
 
@@ -82,6 +87,11 @@ def scan(
         The embedding model of the knowledge base: from a list of texts to a vector each. With it,
         the audit also measures how much of an attack it would find here: it plants synthetic
         attacks among the entries and audits again, which doubles the time. ``None`` skips this.
+    contradictions
+        ``True``, or a :class:`~ragshield_core.tools.contradictions.ContradictionModel`: each entry
+        is compared with those nearest to it as well, and ``contradictions`` of the report quotes
+        up to twenty pairs that contradict each other. They are no findings. ``None``, the default,
+        compares nothing.
 
     Returns
     -------
@@ -91,8 +101,8 @@ def scan(
     Raises
     ------
     TypeError
-        If an argument in ``detectors`` is a class or no detector at all, or an engine is given
-        for entries in memory.
+        If an argument in ``detectors`` is a class or no detector at all, an engine is given
+        for entries in memory, or contradictions are asked of entries that are not in memory.
     InvalidBatchError
         If one of ``clean_ids`` is not in the batch.
     CalibrationError
@@ -121,6 +131,12 @@ def scan(
     policy, tell = Policy().accepting(fpr), progress or (lambda *_: None)
     clean = None if clean_ids is None else tuple(dict.fromkeys(clean_ids))
     if isinstance(batch, Parts):
+        if contradictions:
+            msg = (
+                "contradictions compare whole entries, expected a batch in place of Parts(...); "
+                "leave the argument out for entries that are not in memory."
+            )
+            raise TypeError(msg)
         return audit(batch, detectors, policy, clean, engine=engine, seed=seed, progress=tell)
     if engine is not None:
         msg = (
@@ -149,6 +165,11 @@ def scan(
         has_texts=any(batch.texts),
     )
     tell("auditing", len(detectors), len(detectors))
+    if contradictions:  # before attacks are planted, which detectors audit in place of the batch
+        tell("comparing statements", 0, 1)
+        model = None if contradictions is True else contradictions
+        report = replace(report, contradictions=_contradictions(batch, trusted, judges, model))
+        tell("comparing statements", 1, 1)
     acting = [detector for detector in detectors if detector.name in report.scores]
     labelled = any(label is not None for label in batch.labels)
     idle = [
@@ -227,6 +248,20 @@ def _judges(
         judges.append(judge)
         timings[name] = time.perf_counter() - start
     return judges, skipped, failed
+
+
+def _contradictions(
+    batch: Batch, trusted: NDArray[np.intp] | None, judges: Sequence[DetectorScores], model: Any
+) -> Checked:
+    """Return the pairs of entries that contradict each other, near ones as detectors found them."""
+    near = (getattr(judge.detector, "audited_neighbors", None) for judge in judges)
+    checked: Checked | None = tools().contradictions(
+        batch=batch,
+        clean_rows=trusted,
+        neighbors=next((one for one in near if one is not None), None),
+        model=model,
+    )
+    return cast("Checked", answered(checked, "scan(contradictions=...)"))
 
 
 def _skip_reason(detector: Detector, batch: Batch) -> str | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ragshield_core.model.entries import Batch
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.store.keeper import Progress
+    from ragshield_core.tools.alerts import Checked
     from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
     from ragshield_core.tools.audit.knowledge_base import KnowledgeBase
     from ragshield_core.tools.audit.readers.source import ColumnNames, Source
@@ -204,6 +205,10 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         bool,
         typer.Option("--quarantine", help="Hold findings, in --database. Never by default."),
     ] = False,
+    contradictions: Annotated[
+        bool,
+        typer.Option("--contradictions", help="Also show statements that contradict each other."),
+    ] = False,
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
 
@@ -224,14 +229,14 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         reports.check()
         check_fpr(fpr)
         whole = (
-            *(trust.trust, trust.trust_revision, trust.baseline, quarantine),
+            *(trust.trust, trust.trust_revision, trust.baseline, quarantine, contradictions),
             *(reading.include, reading.exclude),
         )
         if engine is not None and any(whole):
             msg = (
-                "--trust, --trust-revision, --baseline, --quarantine, --include and --exclude need "
-                "whole entries, which --engine never has in one place; leave them out, name "
-                "trusted ids by --clean, and hold what --output findings.json names."
+                "--trust, --trust-revision, --baseline, --quarantine, --contradictions, --include "
+                "and --exclude need whole entries, which --engine never has in one place; leave "
+                "them out, name trusted ids by --clean, and hold what --output findings.json names."
             )
             raise SourceError(msg)
         runner = None if engine is None else engine_of(engine)
@@ -245,7 +250,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         knowledge = None
         with progress_bar(quiet=reports.quiet) as tell:
             if runner is None:
-                knowledge = reading.knowledge_base(data, tell, metadata=store is not None)
+                metadata = contradictions or store is not None
+                knowledge = reading.knowledge_base(data, tell, metadata=metadata)
             report = scan(
                 Parts(
                     path=data,
@@ -264,6 +270,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 embed=None
                 if knowledge is None or knowledge.embedder is None
                 else knowledge.embedder.embed,
+                contradictions=contradictions,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
         if knowledge is not None:
@@ -309,6 +316,8 @@ def show_report(report: ScanReport, limit: int) -> None:
     console.print(Text(printable(report.verdict, limit=2000), style=style))
     if report.found:
         console.print(cases_table(report, limit))
+    if report.contradictions is not None:
+        show_contradictions(report.contradictions, console)
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
@@ -320,6 +329,14 @@ def show_report(report: ScanReport, limit: int) -> None:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))
     console.print(Text(report.note, style="" if report.audited else "red"))
+
+
+def show_contradictions(checked: Checked, where: Console) -> None:
+    """Print alerts about contradictions, with both quotations."""
+    from ragshield_core.tools.alerts import HEADING
+
+    for line in (f"{HEADING}:", *checked.lines()):
+        where.print(Text(line), soft_wrap=True)
 
 
 def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:

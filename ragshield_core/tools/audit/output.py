@@ -59,6 +59,7 @@ def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
     heads = ("detector", "what it does", "entries judged", "found")
     skipped = [f"{one.detector}: {one.reason}" for one in report.skipped]
     parts = [
+        *([] if report.contradictions is None else [report.contradictions.section()]),
         Part(
             "What an attack would look like here",
             MEASURED if report.power else NOT_MEASURED,

@@ -24,6 +24,8 @@ from ragshield_core.tools.case_report import ShownCase
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from ragshield_core.tools.alerts import Checked
+
 # If a smaller share of the entries was judged, a report without findings means nothing.
 ENOUGH = 0.9
 
@@ -79,6 +81,9 @@ class ScanReport(Report):
     old, n_old
         For an audit with a baseline: ids and revisions of entries in cases that the baseline has,
         and the number of these cases. They are not findings.
+    contradictions
+        Entries that contradict each other, quoted on both sides; ``None`` if none were compared.
+        They are not findings either: one of the two is wrong or outdated, and nobody knows which.
     """
 
     whole: ClassVar[bool] = True  # whether the batch is a whole knowledge base
@@ -102,6 +107,7 @@ class ScanReport(Report):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     old: tuple[tuple[str, str], ...] = ()
     n_old: int = 0
+    contradictions: Checked | None = None
 
     @cached_property
     def cases(self) -> tuple[ShownCase, ...]:
@@ -239,7 +245,10 @@ class ScanReport(Report):
         return f"{self.n_audited} entries audited{missed}: {found} found suspicious"
 
     def to_json(self) -> str:
-        """Return the findings, worst first, as JSON; no texts, no vectors, no other entries."""
+        """Return the findings, worst first, as JSON; no vectors, no other entries.
+
+        Texts are in quotations of contradictions only.
+        """
         values = {
             "entries": self.n_audited,
             "detectors": list(self.scores),
@@ -270,6 +279,8 @@ class ScanReport(Report):
             "timings": self.timings,
             "provenance": self.provenance,
         }
+        if self.contradictions is not None:
+            values["contradictions"] = self.contradictions.to_report()
         return json.dumps(_strict(values), allow_nan=False)
 
     def revisions(self) -> list[str]:

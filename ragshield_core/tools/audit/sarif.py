@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
@@ -16,6 +16,9 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import Severity
 from ragshield_core.tools.audit.report import ScanReport
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.alerts import Alert
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -28,6 +31,8 @@ LEVELS: dict[str, str] = {
     Severity.MEDIUM: "warning",
     Severity.LOW: "note",
 }
+# Description of alerts, which no detector gives.
+CONTRADICTION = {"contradiction": "Statements of two entries that contradict each other."}
 HELP = (
     "Read the entry. If it is poison, delete it from the knowledge base, and look for others of "
     "its source. If it is good, name it among the trusted entries (--clean), or have a rule excuse "
@@ -36,7 +41,9 @@ HELP = (
 
 
 def to_sarif(report: ScanReport, source: str) -> str:
-    """Return findings, worst first: ids, numbers and evidence, never texts.
+    """Return findings, worst first: ids, numbers and evidence, and contradictions as notes.
+
+    Texts are in quotations of contradictions only.
 
     Parameters
     ----------
@@ -57,6 +64,10 @@ def to_sarif(report: ScanReport, source: str) -> str:
         for one in report.skipped
     ]
     notes += [("error", sentence) for sentence in report.unread]
+    said = report.contradictions
+    alerts = () if said is None else said.alerts
+    ids = {alert.entry_id for alert in alerts}
+    rows |= {i: row for row, i in enumerate(report.batch.ids) if i in ids}
     return document_of(
         [
             Located(
@@ -66,6 +77,13 @@ def to_sarif(report: ScanReport, source: str) -> str:
             )
             for decision in report.found
             for finding in decision.findings
+        ]
+        + [
+            alerted(
+                alert,
+                lambda finding: _location(report.batch, rows[finding.entry_id], finding, source),
+            )
+            for alert in alerts
         ],
         notes=notes,
         successful=report.audited and not report.failed and not report.unread,
@@ -75,6 +93,7 @@ def to_sarif(report: ScanReport, source: str) -> str:
             "verdict": report.verdict,
             "note": report.note,
         },
+        said=CONTRADICTION,
     )
 
 
@@ -87,6 +106,20 @@ class Located(NamedTuple):
     what: str = "entry"  # kind of thing that the finding is about
     mark: str = ""  # identity in later runs; from detector and id by default
     more: Mapping[str, Any] = MappingProxyType({})  # properties
+
+
+def alerted(alert: Alert, locate: Callable[[Finding], Mapping[str, Any]]) -> Located:
+    """Return an alert about a contradiction as a note: it is no finding."""
+    finding = Finding(
+        detector="contradiction",
+        entry_id=alert.entry_id,
+        score=alert.score,
+        threshold=math.nan,
+        p_value=alert.p_value,
+        evidence=str(alert),
+        related_ids=(alert.passage_id,),
+    )
+    return Located(finding, "note", locate(finding), mark=alert.pair)
 
 
 def document_of(

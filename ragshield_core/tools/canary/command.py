@@ -66,8 +66,8 @@ class Watched(Tenant):
         Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
     ] = None
 
-    def monitor(self, suite: Path) -> CanaryMonitor:
-        """Return the monitor of a suite over the knowledge base."""
+    def monitor(self, suite: Path, contradictions: str | None = None) -> CanaryMonitor:
+        """Return the monitor of a suite over the knowledge base, with a checker if one is named."""
         import numpy as np
 
         from ragshield_core.tools.audit.knowledge_base import load
@@ -104,6 +104,7 @@ class Watched(Tenant):
             answerer=None if self.answerer is None else named_object(self.answerer),
             embedder=model,
             k=self.k,
+            contradictions=None if contradictions is None else named_object(contradictions),
             quarantine=self.quarantine(),
         )
 
@@ -131,6 +132,13 @@ def check(
     *,
     version: Version = None,
     limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
+    contradictions: Annotated[
+        str | None,
+        typer.Option(
+            help="module:object of a calibrated ContradictionChecker, or a factory of one: what "
+            "newcomers at flagged canaries say against other entries."
+        ),
+    ] = None,
 ) -> None:
     """Ask the canaries again and compare with a baseline.
 
@@ -141,10 +149,10 @@ def check(
 
     with no_crash_looks_like_a_finding(), modules_here():
         reports.check()
-        monitor = watched.monitor(suite)
+        monitor = watched.monitor(suite, contradictions)
         report = monitor.compare(baseline=version)
         _check_compared(report)  # an empty check must not enter the history as a clean one
-        monitor.store.save_check(report)
+        report = monitor.keep(report)
         trace = monitor.traceback(report) if report.flagged else None
 
         def show() -> None:

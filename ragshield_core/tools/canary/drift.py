@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ragshield_core.model.findings import printable
+from ragshield_core.tools.alerts import HEADING, Checked
 from ragshield_core.tools.canary.knowledge_base import Passage
 
 if TYPE_CHECKING:
@@ -194,6 +195,9 @@ class DriftReport:
         All figures omit them, but users still get answers from them.
     passages
         Retrieved passages by canary; not kept in the database.
+    contradictions
+        What newcomers at flagged canaries say against other passages; ``None`` if the monitor has
+        no checker.
     """
 
     suite: str
@@ -204,6 +208,7 @@ class DriftReport:
     canaries: tuple[CanaryDrift, ...]
     still_served: tuple[str, ...] = ()
     passages: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
+    contradictions: Checked | None = None
 
     @property
     def flagged(self) -> tuple[CanaryDrift, ...]:
@@ -242,16 +247,19 @@ class DriftReport:
             "total": len(self.canaries),
             "still_served": list(self.still_served),
             "canaries": [asdict(c) for c in self.canaries],
+            "contradictions": self.contradictions and self.contradictions.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the report that :meth:`to_dict` wrote."""
+        found = values.get("contradictions")
         return cls(
             **{name: values[name] for name in ("suite", "baseline", "k", "growth")},
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             still_served=tuple(values["still_served"]),
             canaries=_CANARIES.validate_python(values["canaries"]),
+            contradictions=None if found is None else Checked.from_dict(found),
         )
 
     def to_json(self) -> str:
@@ -267,13 +275,14 @@ class DriftReport:
     def _repr_html_(self) -> str:
         from ragshield_core.tools.canary.telling import html_body  # noqa: PLC0415 - builds on this
 
-        return html_body(self)
+        found = self.contradictions
+        return html_body(self) + ("" if found is None else found.section().html())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self.tables((*self.flagged, *(c for c in self.canaries if not c.flagged)))
 
     def tables(self, canaries: Sequence[CanaryDrift]) -> list[Any]:
-        """Return the summary and a table for each canary, for :mod:`rich`; hostile text escaped."""
+        """Return summary, a table for each canary and contradictions, hostile text escaped."""
         from rich.table import Table  # noqa: PLC0415 - only for display
         from rich.text import Text  # noqa: PLC0415
 
@@ -292,4 +301,6 @@ class DriftReport:
                 style = "red" if name in ("flagged", "why") and drift.flagged else ""
                 table.add_row(name, Text(printable(value, 400), style=style))
             shown.append(table)
+        if self.contradictions is not None:
+            shown += map(Text, (f"{HEADING}:", *self.contradictions.lines()))
         return shown

@@ -369,6 +369,10 @@ class MatrixRetriever(KnowledgeBase):
         made = {row: self._passage(row) for row in {row for rows in found for row in rows}}
         return [[made[row] for row in rows] for rows in found]
 
+    def passages(self) -> list[Passage]:
+        """Return all entries as passages, in their order."""
+        return [self._passage(row) for row in range(len(self.batch))]
+
     def _passage(self, row: int) -> Passage:
         batch = self.batch
         return Passage(

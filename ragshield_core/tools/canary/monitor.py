@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from ragshield_core.tools.canary.traceback import (
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.tools.contradictions import ContradictionChecker
 
 # Ids and counts only: queries and answers may be confidential, retrieved texts hostile.
 logger = logging.getLogger("ragshield")
@@ -78,6 +79,9 @@ class CanaryMonitor:
         Number of compared places.
     weights
         Of the anomaly score.
+    contradictions
+        A calibrated :class:`~ragshield_core.tools.contradictions.ContradictionChecker`: each check
+        compares newcomers at flagged canaries with other passages, and reports contradictions.
     quarantine
         Keeps suspects, baselines and checks. Default: that of the guarded store, else
         ``ragshield.db`` in the working directory.
@@ -125,9 +129,11 @@ class CanaryMonitor:
         embedder: Any = None,
         k: int = 6,
         weights: AnomalyWeights | None = None,
+        contradictions: ContradictionChecker | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
         check_type("weights", weights, AnomalyWeights, "AnomalyWeights(...)")
+        check_type("contradictions", contradictions, ["check_drift"], "a ContradictionChecker(...)")
         check_type("quarantine", quarantine, ["hold"], "a Quarantine: Quarantine(url)")
         if k < 1:
             msg = f"k is {k}, expected at least 1."
@@ -139,6 +145,7 @@ class CanaryMonitor:
         self._answerer = None if answerer is None else as_answerer(answerer)
         model = embedder if embedder is not None else self._knowledge_base.embedder
         self._embedder = None if model is None else Embedder.of(model)
+        self._contradictions = contradictions
         self._given_quarantine = quarantine
         self._suspicions = Suspicions()
         self._vectors: dict[str, Vectors] = {}  # of queries
@@ -220,7 +227,13 @@ class CanaryMonitor:
         CanaryError
             If there is no baseline.
         """
-        report = self.compare(baseline=baseline)
+        return self.keep(self.compare(baseline=baseline))
+
+    def keep(self, report: DriftReport) -> DriftReport:
+        """Keep the outcome of :meth:`compare` as a check, with contradictions of newcomers."""
+        if self._contradictions is not None:
+            found = self._contradictions.check_drift(report)
+            report = replace(report, contradictions=found)
         self.store.save_check(report)
         if report.flagged:
             n = len(report.canaries)

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ragshield_core.model.findings import Finding, printable
-from ragshield_core.tools.audit.sarif import Located, document_of, entry_location
+from ragshield_core.tools.audit.sarif import (
+    CONTRADICTION,
+    Located,
+    alerted,
+    document_of,
+    entry_location,
+)
 from ragshield_core.tools.case_report import SUSPECT, CaseReport, ShownCase, ShownText, looked_at
 from ragshield_core.tools.case_report import html_page as page_of
 from ragshield_core.tools.page import escaped, table
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 SAID = {
     "canary_drift": "Watched questions that retrieve, or are answered, otherwise than before.",
     "canary_traceback": "Entries that are to blame for such a change.",
+    **CONTRADICTION,
 }
 # Ids that are named in a sentence.
 NAMED = 10
@@ -68,6 +75,7 @@ def told_of_drift(report: DriftReport, traceback: Traceback | None = None) -> Ca
         heading="Entries that are to blame",
         cases=[] if traceback is None else list(map(_shown, traceback.suspects)),
         n_cases=0 if traceback is None else len(traceback.suspects),
+        parts=[] if report.contradictions is None else [report.contradictions.section()],
     )
 
 
@@ -108,6 +116,11 @@ def to_sarif(report: DriftReport | None, traceback: Traceback | None = None) -> 
     if report is not None:
         said = verdict_of(report)
         found = [*(_drifted(drift, report.suite) for drift in report.flagged), *found]
+        if report.contradictions is not None:
+            found += [
+                alerted(alert, lambda finding: entry_location(finding.entry_id, "knowledge base"))
+                for alert in report.contradictions.alerts
+            ]
         notes = [
             ("error", f"{name} is in quarantine and still retrieved")
             for name in report.still_served

@@ -13,21 +13,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.model.entries import Batch, Entry
-from ragshield_core.model.errors import CalibrationError, NotFittedError
+from ragshield_core.model.errors import CalibrationError, NotFittedError, RAGShieldError
 from ragshield_core.model.p_values import Calibration, clean_entries_needed
-from ragshield_core.tools.canary.knowledge_base import (
-    Embedder,
-    Passage,
-    Vectors,
-    as_knowledge_base,
-    batch_of,
-)
-from ragshield_core.tools.contradictions.alerts import (
+from ragshield_core.tools.alerts import (
+    PER_DAY,
     QUOTED,
     Alert,
     Checked,
     DailyBudget,
+    pair_of,
     within,
+)
+from ragshield_core.tools.canary.knowledge_base import (
+    Embedder,
+    MatrixRetriever,
+    Passage,
+    Vectors,
+    as_knowledge_base,
+    batch_of,
 )
 from ragshield_core.tools.contradictions.altered_copies import AlteredCopies
 from ragshield_core.tools.contradictions.pairs import (
@@ -42,6 +45,7 @@ from ragshield_core.tools.contradictions.watching import Watcher
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
     from ragshield_core.tools.canary.drift import DriftReport
+    from ragshield_core.tools.contradictions.storage import KeptAlerts
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -52,6 +56,11 @@ SPARE = 2
 MOST_PAIRS, MOST_ASKED = 64, 16
 # Passages of which a reader's question shows the first ones to a model.
 SHOWN = 6
+# Note on a knowledge base that calibrates itself.
+BY_ITSELF = (
+    "No entry is known to be clean: a share of about {:g} has an alert in a clean knowledge base "
+    "as well. Name trusted entries."
+)
 
 
 class _Compared(NamedTuple):
@@ -80,6 +89,10 @@ class ContradictionChecker:
     per_day
         Maximum number of alerts of a day in UTC, the most consequential first. Twenty are about as
         many as a person reads.
+    kept
+        Keeps alerts in a database, where people list and close them. The budget of the day is then
+        that of all processes, and pairs of entries that a person has closed raise no alert again.
+        Default: alerts are only returned.
     canaries, questions
         Canary questions and readers' questions, word for word. An alert counts those for which both
         entries are among the first six passages, if the knowledge base has the new entry by then.
@@ -127,7 +140,8 @@ class ContradictionChecker:
         model: ContradictionModel | None = None,
         *,
         rate: float = 0.01,
-        per_day: int = 20,
+        per_day: int = PER_DAY,
+        kept: KeptAlerts | None = None,
         canaries: Sequence[str] = (),
         questions: Sequence[str] = (),
         embedder: Any = None,
@@ -152,7 +166,7 @@ class ContradictionChecker:
         self._embedder = None if found is None else Embedder.of(found)
         self._canaries, self._questions = tuple(canaries), tuple(questions)
         self._asked: Vectors | None = None  # vectors of both
-        self._budget = DailyBudget(per_day, now)
+        self.per_day, self._kept, self._budget = per_day, kept, DailyBudget(per_day, now)
         self._calibration: Calibration | None = None
         if clean_scores is not None:
             self._calibrated(np.asarray(clean_scores, dtype=np.float64))
@@ -176,14 +190,12 @@ class ContradictionChecker:
         CalibrationError
             If too few of them could be compared for the rate; names the number needed.
         """
-        scores = self.scores(clean)
-        self._calibrated(scores[~np.isnan(scores)])
+        self._calibrated(self.scores(clean))
         return self
 
     def scores(self, batch: Batch) -> NDArray[np.float64]:
         """Return the score of each entry, shape (n_entries,), NaN where a comparison is missing."""
-        compared = self._compare(batch)
-        return np.array([math.nan if one.fault else one.score for one in compared])
+        return _scores(self._compare(batch))
 
     def check(self, batch: Batch) -> Checked:
         """Compare new entries with the knowledge base, which may contain them already.
@@ -201,37 +213,43 @@ class ContradictionChecker:
                 "calibrate(clean) with clean entries."
             )
             raise NotFittedError(msg)
-        compared = self._compare(batch)
-        p_values = self._calibration.p_values(np.array([one.score for one in compared]))
-        found: dict[frozenset[str], Alert] = {}  # once if two new entries contradict each other
-        for entry, one, p_value in zip(batch, compared, p_values.tolist(), strict=True):
-            if p_value <= self.rate and one.pair is not None and one.passage is not None:
-                passage = one.passage
-                how, why = relation(entry.text, entry.metadata, passage.text, passage.metadata)
-                alert = Alert(
-                    entry_id=entry.id,
-                    claim=one.pair.claim[:QUOTED],
-                    passage_id=passage.id,
-                    passage=one.sentence[:QUOTED],
-                    score=one.score,
-                    p_value=p_value,
-                    relation=how,
-                    why=why,
-                    model=self.model.name,
-                )
-                found.setdefault(frozenset((entry.id, passage.id)), alert)
-        alerts, over = within(self._with_questions([*found.values()]), self._budget)
-        outcome = Checked(
-            n_entries=len(batch),
-            alerts=tuple(alerts),
-            over_budget=tuple(over),
-            unchecked={
-                i: one.fault for i, one in zip(batch.ids, compared, strict=True) if one.fault
-            },
-        )
-        if found or outcome.unchecked:
-            logger.warning("contradictions: %s", outcome.summary())
-        return outcome
+        return self._checked(batch, self._compare(batch), self._calibration)
+
+    def check_all(
+        self,
+        batch: Batch,
+        clean_rows: NDArray[np.intp] | None = None,
+        neighbors: NDArray[np.integer[Any]] | None = None,
+    ) -> Checked:
+        """Compare every entry of a knowledge base with the others, each once.
+
+        Clean entries calibrate, and the others are checked.
+
+        Parameters
+        ----------
+        batch
+            The whole knowledge base, which is the checker's own as well.
+        clean_rows
+            Rows of known-clean entries. Default: all rows calibrate and all are checked, so that
+            the share of alerts is the rate in a clean knowledge base as well.
+        neighbors
+            Rows of the nearest entries of each entry, if they are known: shape (n_entries, k),
+            nearest first, padded with -1. Default: they are searched for.
+
+        Raises
+        ------
+        CalibrationError
+            As :meth:`calibrate`.
+        """
+        compared = self._compare(batch, neighbors)
+        rows, clean = np.arange(len(batch)), slice(None) if clean_rows is None else clean_rows
+        calibration = self._calibrated(_scores(compared)[clean])
+        if clean_rows is not None:
+            rows = np.delete(rows, clean_rows)
+        checked = self._checked(batch.take(rows), [compared[row] for row in rows], calibration)
+        if clean_rows is None:
+            checked = replace(checked, note=BY_ITSELF.format(self.rate))
+        return checked
 
     def check_drift(self, report: DriftReport) -> Checked:
         """Compare the newcomers at flagged canaries with the other passages.
@@ -245,12 +263,20 @@ class ContradictionChecker:
         for canary in report.flagged:
             ids = set(canary.newcomers)
             new |= {one.id: one for one in report.passages.get(canary.name, ()) if one.id in ids}
-        passages, vectors = list(new.values()), None
-        if passages and self._embedder is not None:
-            vectors = self._embedder.documents([one.text for one in passages])
-        return self.check(batch_of(passages, vectors))
+        passages = list(new.values())
+        vectors: Any = [one.vector for one in passages]
+        try:
+            if self._embedder is not None and passages:
+                vectors = self._embedder.documents([one.text for one in passages])
+        except Exception as error:  # noqa: BLE001 - of any model; the check of canaries goes on
+            why = f"the embedding model failed: {type(error).__name__}"
+            return Checked(n_entries=len(passages), unchecked=dict.fromkeys(new, why))
+        known = passages and not any(vector is None for vector in vectors)
+        return self.check(batch_of(passages, vectors if known else None))
 
-    def watch(self, guard: Guard, on_checked: Callable[[Checked], object]) -> Watcher:
+    def watch(
+        self, guard: Guard, on_checked: Callable[[Checked], object] = lambda _checked: None
+    ) -> Watcher:
         """Check the entries of each write of a guarded store, in a thread behind the write.
 
         Parameters
@@ -258,7 +284,8 @@ class ContradictionChecker:
         guard
             Of the store; it may be shared: every process checks its own writes.
         on_checked
-            Called in that thread with each outcome that has alerts or unchecked entries.
+            Called in that thread with each outcome that has alerts or unchecked entries. Default:
+            nothing, for a checker with ``kept``.
 
         Returns
         -------
@@ -269,7 +296,8 @@ class ContradictionChecker:
         guard.writes.on_learned.append(watcher.put)
         return watcher
 
-    def _calibrated(self, scores: NDArray[np.float64]) -> None:
+    def _calibrated(self, scores: NDArray[np.float64]) -> Calibration:
+        scores = scores[~np.isnan(scores)]
         needed = clean_entries_needed(self.rate)
         if len(scores) < needed:
             msg = (
@@ -278,11 +306,60 @@ class ContradictionChecker:
             )
             raise CalibrationError(msg)
         self._calibration = Calibration.of(scores)
+        return self._calibration
 
-    def _compare(self, batch: Batch) -> list[_Compared]:
+    def _checked(
+        self, batch: Batch, compared: Sequence[_Compared], calibration: Calibration
+    ) -> Checked:
+        """Return the outcome of the comparisons of a batch."""
+        p_values = calibration.p_values(np.array([one.score for one in compared]))
+        found: dict[str, Alert] = {}  # once if two new entries contradict each other
+        for entry, one, p_value in zip(batch, compared, p_values.tolist(), strict=True):
+            if p_value <= self.rate and one.pair is not None and one.passage is not None:
+                passage = one.passage
+                how, why = relation(entry.text, entry.metadata, passage.text, passage.metadata)
+                alert = Alert(
+                    entry_id=entry.id,
+                    claim=one.pair.claim[:QUOTED],
+                    passage_id=passage.id,
+                    passage=one.sentence[:QUOTED],
+                    score=float(one.score),
+                    p_value=p_value,
+                    relation=how,
+                    why=why,
+                    model=self.model.name,
+                    pair=pair_of((entry.id, entry.text), (passage.id, passage.text)),
+                )
+                found.setdefault(alert.pair, alert)
+        alerts, over = self._within_budget(self._with_questions([*found.values()]))
+        outcome = Checked(
+            n_entries=len(batch),
+            alerts=tuple(alerts),
+            over_budget=tuple(over),
+            unchecked={
+                i: one.fault for i, one in zip(batch.ids, compared, strict=True) if one.fault
+            },
+        )
+        if found or outcome.unchecked:
+            logger.warning("contradictions: %s", outcome.summary())
+        return outcome
+
+    def _within_budget(self, alerts: Sequence[Alert]) -> tuple[Sequence[Alert], Sequence[Alert]]:
+        """Return the alerts to tell, and those beyond the budget, most consequential first."""
+        if self._kept is not None and alerts:
+            try:
+                return self._kept.add(alerts, self.per_day)
+            except RAGShieldError as error:  # an alert that cannot be kept is still told
+                kind = type(error).__name__
+                logger.error("contradictions: alerts cannot be kept: %s", kind)  # noqa: TRY400
+        return within(alerts, self._budget)
+
+    def _compare(
+        self, batch: Batch, neighbors: NDArray[np.integer[Any]] | None = None
+    ) -> list[_Compared]:
         """Return the strongest contradiction of each entry."""
         try:
-            near = self._near(batch)
+            near = self._near(batch) if neighbors is None else self._among(batch, neighbors)
         except Exception as error:  # noqa: BLE001 - of any store; the entries are written already
             fault = f"the nearest passages were not found: {type(error).__name__}"
             return [_Compared(fault=fault)] * len(batch)
@@ -292,6 +369,16 @@ class ContradictionChecker:
         texts = [text[:MAX_TEXT] for text in batch.texts]
         vectors = batch.vectors if batch.dim else None
         found = self._knowledge_base.search(texts, vectors, self.k + SPARE) if texts else []
+        return self._others(batch, found)
+
+    def _among(self, batch: Batch, neighbors: NDArray[np.integer[Any]]) -> list[list[Passage]]:
+        """Return the passages in these rows of the batch."""
+        passages = MatrixRetriever(batch).passages()
+        found = [[passages[row] for row in rows if row >= 0] for rows in neighbors.tolist()]
+        return self._others(batch, found)
+
+    def _others(self, batch: Batch, found: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
+        """Return the first k passages of each entry that are neither itself nor a copy."""
         return [
             [one for one in passages if one.id != entry.id and one.text != entry.text][: self.k]
             for entry, passages in zip(batch, found, strict=True)
@@ -335,3 +422,8 @@ class ContradictionChecker:
             both = [{alert.entry_id, alert.passage_id} <= ids for ids in shown]
             counted.append(replace(alert, canaries=sum(both[:n]), questions=sum(both[n:])))
         return counted
+
+
+def _scores(compared: Sequence[_Compared]) -> NDArray[np.float64]:
+    """Return the score of each entry, NaN where a comparison is missing."""
+    return np.array([math.nan if one.fault else one.score for one in compared], dtype=np.float64)

@@ -1,11 +1,10 @@
-"""``ragshield contradictions``: statements of a knowledge base that contradict each other."""
+"""``ragshield contradictions``: statements that contradict each other, and alerts about them."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -22,20 +21,26 @@ from ragshield_core.tools.audit.command import (
     console,
     no_crash_looks_like_a_finding,
     progress_bar,
+    show_contradictions,
 )
-from ragshield_core.tools.options import AsListing, Listing, takes
-
-if TYPE_CHECKING:
-    from ragshield_core.tools.contradictions.alerts import Checked
+from ragshield_core.tools.options import AsListing, By, Listing, Tenant, takes
 
 # Characters of a line about an alert.
 MOST_SHOWN = 2_000
 
+contradictions_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Show statements that contradict each other.",
+)
 
-@takes(ReadingOptions, TrustOptions)
-def contradictions_command(
+
+@contradictions_app.command()
+@takes(ReadingOptions, TrustOptions, Tenant)
+def check(  # noqa: PLR0913 - options of a command line
     reading: ReadingOptions,
     trust: TrustOptions,
+    tenant: Tenant,
     data: Annotated[Path, typer.Argument(help="As of scan.")],
     *,
     model: Annotated[
@@ -47,6 +52,9 @@ def contradictions_command(
     ] = None,
     rate: Annotated[float, typer.Option(help="Accepted share of clean entries, in (0, 1).")] = 0.01,
     limit: Annotated[int, typer.Option(min=0, help="Alerts to show.")] = 20,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep alerts, in --database. Never by default.")
+    ] = False,
     form: AsListing = Listing.TABLE,
 ) -> None:
     """Compare every entry with those nearest to it, and show the strongest contradictions.
@@ -60,6 +68,7 @@ def contradictions_command(
 
     from ragshield_core.tools.canary.suite import CanarySuite
     from ragshield_core.tools.contradictions.checker import ContradictionChecker
+    from ragshield_core.tools.contradictions.storage import KeptAlerts
 
     with no_crash_looks_like_a_finding(), modules_here():
         if trust.baseline is not None:
@@ -74,30 +83,60 @@ def contradictions_command(
                 None if model is None else named_object(model),
                 rate=rate,
                 per_day=limit,
+                kept=KeptAlerts(tenant.quarantine()) if keep else None,
                 canaries=() if suite is None else suite.queries,
                 embedder=None if knowledge.embedder is None else knowledge.embedder.embed,
             )
             clean = trust.ids(batch, data)
-            known = frozenset(batch.ids if clean is None else clean)
-            trusted = np.array([one in known for one in batch.ids], dtype=np.bool_)
-            tell("calibrating", 0, 1)
-            checker.calibrate(batch.take(trusted))
+            rows = None
+            if clean is not None:
+                rows = np.flatnonzero(np.isin(batch.ids, clean))
             tell("comparing", 0, 1)
-            checked = checker.check(batch if clean is None else batch.take(~trusted))
+            checked = checker.check_all(batch, rows)
             tell("comparing", 1, 1)
         if form is Listing.JSON:
             typer.echo(json.dumps(checked.to_dict()))
         else:
-            _show(checked)
+            show_contradictions(checked, console)
     told = checked.alerts or checked.over_budget
     raise typer.Exit(FOUND if told else NOT_ENOUGH if checked.unchecked else NOTHING_FOUND)
 
 
-def _show(checked: Checked) -> None:
-    show = partial(console.print, soft_wrap=True)
-    show(Text(printable(checked.summary(), MOST_SHOWN)))
-    for alert in checked.alerts:
-        show(Text(printable(str(alert), MOST_SHOWN)))
-    reasons = dict.fromkeys(checked.unchecked.values())
-    for reason in reasons:
-        show(Text(printable(f"not compared: {reason}"), style="yellow"))
+@contradictions_app.command("list")
+@takes(Tenant)
+def list_alerts(
+    tenant: Tenant,
+    *,
+    limit: Annotated[int, typer.Option(min=0, help="Alerts to show.")] = 20,
+    form: AsListing = Listing.TABLE,
+) -> None:
+    """Show the open alerts of a database, the most consequential first."""
+    from ragshield_core.tools.contradictions.storage import KeptAlerts
+
+    with no_crash_looks_like_a_finding():
+        quarantine = tenant.opened()
+        found = KeptAlerts(quarantine).list(limit)
+        if form is Listing.JSON:
+            typer.echo(json.dumps([one.to_dict() for one in found], indent=2))
+            return
+        console.print(Text(f"{quarantine.open_alerts()} open alerts"))
+        for one in found:
+            line = f"{one.number}. {one.opened_at[:10]} {one.alert}"
+            console.print(Text(printable(line, MOST_SHOWN)), soft_wrap=True)
+
+
+@contradictions_app.command()
+@takes(Tenant)
+def close(
+    tenant: Tenant,
+    number: Annotated[int, typer.Argument(help="Of the alert, as listed.")],
+    *,
+    by: By,
+    reason: Annotated[str, typer.Option(help="What became of it.")],
+) -> None:
+    """Close an alert; the same two texts raise none again."""
+    from ragshield_core.tools.contradictions.storage import KeptAlerts
+
+    with no_crash_looks_like_a_finding():
+        closed = KeptAlerts(tenant.opened()).close(number, by=by, reason=reason)
+        console.print(Text(f"alert {closed.number} is closed"))

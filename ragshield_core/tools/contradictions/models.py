@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ragshield_core.time_budget import TimeBudget
-from ragshield_core.tools.contradictions.alerts import DailyBudget
+from ragshield_core.tools.alerts import DailyBudget
 from ragshield_core.tools.contradictions.pairs import Comparison, Pair
 
 logger = logging.getLogger("ragshield")  # names of errors, never their messages

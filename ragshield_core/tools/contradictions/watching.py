@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ragshield_core.model.entries import Batch
-from ragshield_core.tools.contradictions.alerts import Checked
+from ragshield_core.tools.alerts import Checked
 
 logger = logging.getLogger("ragshield")  # names of errors, never their messages
 

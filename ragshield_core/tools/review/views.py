@@ -355,6 +355,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
         "whole": Cases(quarantine).whole() if there else True,
         "head": quarantine.log.head() if there else "0:",
         "suites": _suites(quarantine) if there else [],
+        "contradictions": quarantine.open_alerts() if there else 0,
         "verified": verified,
         "believed": believed,
     }

@@ -581,7 +581,15 @@ def data(tmp_path):
 @pytest.mark.slow
 def test_the_command_shows_what_contradicts(data):
     clean = str(data.parent / "clean.txt")
-    arguments = ["contradictions", str(data), "--clean", clean, "--work-dir", str(data.parent)]
+    arguments = [
+        "contradictions",
+        "check",
+        str(data),
+        "--clean",
+        clean,
+        "--work-dir",
+        str(data.parent),
+    ]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1, done.output
     assert "altered conflicts fact" in done.output
@@ -600,7 +608,7 @@ def test_the_command_takes_a_model(data, monkeypatch):
         "        raise OSError\n"
         "model = Model()\n"
     )
-    arguments = ["contradictions", str(data), "--model", "models:model"]
+    arguments = ["contradictions", "check", str(data), "--model", "models:model"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2
     assert "0 clean entries were compared" in done.output
