@@ -12,13 +12,15 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from corpora import load, read_rows
 from hotflip import ALONE, Passage, Retriever, optimise
 from ingestion import guard_of, held, split
+from models import Words
 from numpy.typing import NDArray
 from rates import proportion_interval
 from results_files import write
@@ -28,6 +30,7 @@ from ragshield_core.detectors import CanaryDisplacementDetector, Detector, HubDe
 from ragshield_core.tools.evaluate.targets import targets_of
 
 Vectors = NDArray[np.float32]
+Embed = Callable[[Sequence[str]], Vectors]
 
 SEED, K = 0, 10
 RATES = (0.002, 0.004)
@@ -40,11 +43,11 @@ FIRST = 50, 200  # numbers of own queries that are tried as well
 
 HEAD = f"""# Hubs: entries that are retrieved for many queries
 
-Written by `benchmarks/hubs.py`. Vectors: all-MiniLM-L6-v2, k = {K}. Half of the queries are the
-detector's, a quarter the attacker's; *reach* is the share of the last quarter whose top {K} a hub
-enters, in the median. Recall at ingestion: a guard with this detector alone, fitted on 70 % of the
-corpus and calibrated at {RATES[0]:.1%} and {RATES[1]:.1%}, 95 % Wilson intervals. *Clean*: of the
-other 30 %. *Far-reaching*: recall among hubs that reach {REACH:.0%} of the queries or more.
+Written by `benchmarks/hubs.py`. Vectors: all-MiniLM-L6-v2, or WordLlama where it says so; k = {K}.
+Half of the queries are the detector's, a quarter the attacker's; *reach* is the share of the last
+quarter whose top {K} a hub enters, in the median. Recall at ingestion: a guard with this detector
+alone, fitted on 70 % of the corpus and calibrated at {RATES[0]:.1%} and {RATES[1]:.1%}, 95 %
+Wilson intervals. *Clean*: of the other 30 %. *Far-reaching*: recall among hubs that reach {REACH:.0%} of the queries or more.
 
 - *mean of all*, *of a cluster*: the mean vector of the attacker's queries, or of 10 or 30 clusters
   of them. No text has just this vector: an attacker with full control of vectors.
@@ -77,6 +80,7 @@ class Case(NamedTuple):
     new: Batch
     asked: tuple[list[str], Vectors]  # the detector's
     left: Vectors  # for the reach
+    embed: Embed
     hubs: dict[str, Batch]
 
 
@@ -115,10 +119,20 @@ def optimised(start: Vectors, queries: Vectors, last: Vectors) -> Vectors:
     return vector
 
 
+def by_word_llama(texts: Sequence[str]) -> Vectors:
+    """Return the vectors of another model, which knows words only."""
+    found: Vectors = unit(Words().embed(list(texts), lambda _done: None))
+    return found
+
+
 def hubs_of(
-    retriever: Retriever, texts: Sequence[str], queries: Vectors, known: Vectors, steps: int
+    embed: Embed,
+    texts: Sequence[str],
+    queries: Vectors,
+    known: Vectors,
+    retriever: Retriever | None,
 ) -> dict[str, Batch]:
-    """Return hubs against the attacker's queries, by kind."""
+    """Return hubs against the attacker's queries, by kind; HotFlip's with a retriever only."""
     rng = np.random.default_rng(SEED)
     last = last_of(queries, known)
     few, _ = clusters(queries, 10)
@@ -135,14 +149,14 @@ def hubs_of(
         for cluster in range(len(many)):
             rows = np.flatnonzero(mine == cluster)
             written.append(" ".join(texts[row] for row in rng.permutation(rows)[:n].tolist()))
-        found[f"{n} questions in a row"] = written, retriever.embed(written)
-    if steps:
+        found[f"{n} questions in a row"] = written, embed(written)
+    if retriever is not None:
         mask = retriever.tokenizer.mask_token_id
         passages = [Passage(ALONE, "", "", [mask] * TOKENS) for _ in few]
-        for _ in optimise(retriever, passages, steps, few):
+        for _ in optimise(retriever, passages, STEPS, few):
             pass
         written = [passage.text for passage in passages]
-        found["HotFlip"] = written, retriever.embed(written)
+        found["HotFlip"] = written, embed(written)
     return {
         kind: Batch.of(
             ids=[f"{kind} {row}" for row in range(len(said))], texts=said, embeddings=vectors
@@ -154,8 +168,10 @@ def hubs_of(
 def cases(retriever: Retriever, *, quick: bool) -> Iterator[tuple[str, Case]]:
     """Yield the knowledge bases with their queries and hubs."""
     rng = np.random.default_rng(SEED)
-    names = ("near_duplicate_docs",) if quick else ("wiki_passages", "near_duplicate_docs", "mails")
-    for name in names:
+    names = ("wiki_passages", "near_duplicate_docs", "mails")
+    plan = [(name, embed) for embed in (None, by_word_llama) for name in names]
+    for name, other in [(names[1], None)] if quick else plan:
+        embed = retriever.embed if other is None else other
         if name == "mails":
             mails = load("enron1_spam")
             corpus = mails.take([n for n, label in enumerate(mails.labels) if label == "not_spam"])
@@ -163,6 +179,8 @@ def cases(retriever: Retriever, *, quick: bool) -> Iterator[tuple[str, Case]]:
             corpus = load(name, lineage="title" if name == "wiki_passages" else None)
         if quick:
             corpus = corpus.take(rng.permutation(len(corpus))[:2_000])
+        if other is not None:
+            corpus = replace(corpus, embeddings=other(corpus.texts))
         known, new = split(corpus, SEED)
         if name == "wiki_passages":
             queries = [row["question"] for row in read_rows("wiki_questions")]
@@ -173,17 +191,14 @@ def cases(retriever: Retriever, *, quick: bool) -> Iterator[tuple[str, Case]]:
             queries = [f"how do I use {titles[entry_id]}?" for entry_id in new.ids]
         queries = sorted({query for query in queries if len(query) > 3})  # noqa: PLR2004 - "re"
         queries = [queries[row] for row in rng.permutation(len(queries))[:N_QUERIES].tolist()]
-        vectors = unit(retriever.embed(queries))
+        vectors = unit(embed(queries))
         half, rest = len(queries) // 2, 3 * len(queries) // 4
-        hubs = hubs_of(
-            retriever,
-            queries[half:rest],
-            vectors[half:rest],
-            known.embeddings,
-            0 if quick or name != "wiki_passages" else STEPS,
-        )
+        by_tokens = retriever if other is None and name == "wiki_passages" else None
+        attacked = queries[half:rest], vectors[half:rest]
+        hubs = hubs_of(embed, *attacked, known.embeddings, by_tokens)
         asked = queries[:half], vectors[:half]
-        yield name, Case(known, new, asked, vectors[rest:], hubs)
+        shown = name if other is None else f"{name}, WordLlama"
+        yield shown, Case(known, new, asked, vectors[rest:], embed, hubs)
 
 
 def far_reaching(case: Case) -> dict[str, NDArray[np.float64]]:
@@ -256,7 +271,7 @@ def others(case: Case) -> Iterator[tuple[Detector, str]]:
         yield HubDetector(queries[:n], vectors[:n]), f"own, {n}"
     yield CanaryDisplacementDetector(queries, vectors, k=K), f"own, {len(queries)}"
     made = [target.question for target in targets_of(case.known, N_GENERATED, SEED)]
-    yield HubDetector(made, Retriever().embed(made)), f"made of words of entries, {len(made)}"
+    yield HubDetector(made, case.embed(made)), f"made of words of entries, {len(made)}"
     rows = np.random.default_rng(SEED).permutation(len(case.known))[:N_GENERATED].tolist()
     some = case.known.take(rows)
     yield HubDetector(some.ids, some.embeddings), f"vectors of entries, {len(some)}"
