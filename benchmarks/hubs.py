@@ -47,7 +47,8 @@ Written by `benchmarks/hubs.py`. Vectors: all-MiniLM-L6-v2, or WordLlama where i
 Half of the queries are the detector's, a quarter the attacker's; *reach* is the share of the last
 quarter whose top {K} a hub enters, in the median. Recall at ingestion: a guard with this detector
 alone, fitted on 70 % of the corpus and calibrated at {RATES[0]:.1%} and {RATES[1]:.1%}, 95 %
-Wilson intervals. *Clean*: of the other 30 %. *Far-reaching*: recall among hubs that reach {REACH:.0%} of the queries or more.
+Wilson intervals. *Clean*: of the other 30 %. *Far-reaching*: recall among hubs that reach
+{REACH:.0%} of the queries or more.
 
 - *mean of all*, *of a cluster*: the mean vector of the attacker's queries, or of 10 or 30 clusters
   of them. No text has just this vector: an attacker with full control of vectors.
