@@ -23,7 +23,7 @@ def no_tools(monkeypatch):
 def test_each_hook_has_a_tool_of_our_own():
     found = hooks.tools()
     names = [name for name in vars(hooks.Hooks) if not name.startswith("_")]
-    assert len(names) == 7
+    assert len(names) == 8
     assert all(getattr(found, name).get_hookimpls() for name in names)
 
 
