@@ -108,13 +108,14 @@ def measure(url: str, rows: Batch, n: int) -> Result:
         "known and not stored": len(known - stored),
         "pending": pending,
     }
+    errors = [error for one in done for error in one.errors]
     if any(wrong.values()):
-        msg = f"counts are not exact with {n} processes: {wrong}"
+        msg = f"counts are not exact with {n} processes: {wrong}; errors: {errors[:5]}"
         raise SystemExit(msg)
     return Result(
         seconds,
         len(held),
-        [error for one in done for error in one.errors],
+        errors,
         [times for one in done for times in one.milliseconds],
     )
 

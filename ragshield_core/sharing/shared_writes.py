@@ -244,21 +244,19 @@ class SharedWrites(Writes):
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
                 ours = self._turns.current  # taken by this thread or another one
-                # Another thread of this process that queues or judges continues afterwards.
-                keep_turn = self._turns.taken and (turn is None or turn is not ours)
                 if turn is not None and turn is not ours:
                     msg = "this turn to write is over: it was lost, or used; write again."
                     raise OvertakenError(msg)
                 try:
-                    attempt = partial(self._attempt, work=work, keep_turn=keep_turn)
-                    answer, happened, positions = self._database.write_rows(attempt)
+                    attempt = partial(self._attempt, work=work, turn=turn)
+                    answer, happened, positions, kept = self._database.write_rows(attempt)
                 except OvertakenError:
                     if ours is not None:  # this process was silent for too long
                         self._turns.over()
                         raise
                 else:
                     later, self._later = self._later, []
-                    if positions and not keep_turn:
+                    if positions and not kept:
                         self._turns.over()
                     self._turns.at = positions.stop - 1
                     self._read_to(positions.start - 1)
@@ -267,15 +265,19 @@ class SharedWrites(Writes):
                     break
             self._turns.wait()  # another process has it
             queued = True
-        if queued and not positions and not self._turns.taken:
+        if queued and not positions:
             self._turns.leave_queue()
         for step in later:
             step()
         return answer
 
     def _attempt(
-        self, session: Transaction, work: Callable[[], T], *, keep_turn: bool
-    ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
+        self, session: Transaction, work: Callable[[], T], turn: object | None
+    ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range, bool]:
+        """Do work, and write its events; return also whether another thread keeps its turn."""
+        # Another thread of this process that queues or judges continues afterwards. None can begin
+        # to queue before this transaction ends.
+        kept = self._turns.taken and (turn is None or turn is not self._turns.current)
         # First: a process that has lost its turn must not write or read anything.
         judged_at = None if self._turns.current is None else self._turns.at
         head = self._journal.lock(session, writer=self.writer, in_turn_since=judged_at)
@@ -286,7 +288,7 @@ class SharedWrites(Writes):
         finally:
             self._collected = None
         if not collected:
-            return answer, (), range(self.position + 1, self.position + 1)
+            return answer, (), range(self.position + 1, self.position + 1), kept
         # Held entries last: what detectors prepare is about the state before this write.
         collected.sort(key=lambda happened: happened[0].change is Change.HELD)
         positions = self._journal.append(
@@ -295,9 +297,9 @@ class SharedWrites(Writes):
             writer=self.writer,
             pending=[intent is not None for _, intent in collected],
             head=head,
-            keep_turn=keep_turn,
+            keep_turn=kept,
         )
-        return answer, collected, positions
+        return answer, collected, positions, kept
 
     def _for_others(self, events: Sequence[Event], head: int) -> list[Event]:
         """Return events with this process's findings, so that no other one has to search.
@@ -622,10 +624,8 @@ class SharedWrites(Writes):
     def give_up_turn(self, turn: object) -> None:
         """Let other writers go on, if nothing was written in the turn."""
         with self._state.lock:
-            if self._turns.current is not turn:
-                return
-            self._turns.over()
-        self._turns.leave_queue()
+            if self._turns.current is turn:
+                self._turns.give_up(turn)
 
     def _beat(self) -> None:
         for writer in tuple(self._alive):

@@ -64,8 +64,7 @@ class Turns:
             self.wait()
             self._catch_up()
         except BaseException:
-            self.over(turn)
-            self.leave_queue()
+            self.give_up(turn)
             raise
         self.at, self.current = self._position(), turn
         return turn
@@ -90,7 +89,21 @@ class Turns:
                 time.sleep(pause)
 
     def leave_queue(self) -> None:
-        """Let the next process have the turn."""
+        """Let the next process have the turn, unless a thread of this one queues or has it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._leave()
+            finally:
+                self._lock.release()
+
+    def give_up(self, turn: object) -> None:
+        """Let the next process have the turn, then the next thread of this process."""
+        try:
+            self._leave()  # first: the next thread would lose the turn that it takes
+        finally:
+            self.over(turn)
+
+    def _leave(self) -> None:
         self._database.write_rows(partial(self._journal.give_up_turn, writer=self._writer))
 
     def over(self, turn: object | None = None) -> None:

@@ -126,6 +126,39 @@ def test_only_the_process_that_learns_entries_judges_them(damage, url, tmp_path)
 
 
 @pytest.mark.slow
+def test_a_thread_that_gives_up_its_turn_does_not_take_that_of_the_next_thread(url, monkeypatch):
+    """Thresholds that are outdated are given up in a thread of their own while others write."""
+    first, second = opened(url, 2)
+    leave, taken = turns.Turns._leave, []
+
+    def leave_late(these):
+        time.sleep(10 * turns.PAUSE)  # the next thread would have its turn by now
+        leave(these)
+
+    monkeypatch.setattr(turns.Turns, "_leave", leave_late)
+    turn = first.writes.take_turn()
+    next_thread = threading.Thread(target=lambda: taken.append(first.writes.take_turn()))
+    next_thread.start()
+    first.writes.give_up_turn(turn)
+    next_thread.join(30)
+    assert queued(second) == [first.writes.writer]
+    first.writes.together(lambda: first.learn(passages(1, 1, "next")), turn=taken[0])
+    second.writes.catch_up()
+    assert second.n_known == 1
+
+
+@pytest.mark.slow
+def test_nobody_leaves_the_queue_for_a_thread_that_has_a_turn(url):
+    first, _ = opened(url, 2)
+    turn = first.writes.take_turn()
+    first.writes._turns.leave_queue()
+    assert queued(first) == [first.writes.writer]
+    first.writes.together(lambda: first.learn(passages(1, 1, "next")), turn=turn)
+    first.writes._turns.leave_queue()
+    assert queued(first) == []
+
+
+@pytest.mark.slow
 def test_a_writer_far_from_its_turn_leaves_the_journal_to_those_before_it(url, monkeypatch):
     monkeypatch.setattr(turns, "NEXT", 1)
     first, second, third = opened(url, 3)
