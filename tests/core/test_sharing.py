@@ -115,6 +115,7 @@ def test_only_the_process_that_learns_entries_judges_them(damage, url, tmp_path)
     known = concatenate([passages(40, 3, "more"), group(5, 3)])
     for rows in np.array_split(np.random.default_rng(5).permutation(len(known)), 4):
         written(one, known.take(rows))
+    one.writes.settled()  # thresholds are taken in the background
     other.writes.catch_up()
     apply = GuardState.apply
     with mock.patch.object(
