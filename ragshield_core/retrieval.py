@@ -286,7 +286,9 @@ class RetrievalGuard:
                 Origin() if entry_id in masked else self.origins.of(text, metadata)
                 for entry_id, text, metadata in columns
             ]
-            tiers = corroborated(passages.texts, origins)
+            # A title may turn the sense of a text around, so others have to state it, too.
+            parts = zip(passages.contexts, passages.texts, strict=True)
+            tiers = corroborated(["\n".join(filter(None, some)) for some in parts], origins)
             for entry_id, origin, tier in zip(passages.ids, origins, tiers, strict=True):
                 if tier < self.least_tier:
                     note = f"its origin is {origin.tier} ({origin.why}), expected {self.least_tier}"

@@ -343,8 +343,12 @@ class MemoryKeeper(Keeper[Item]):
         return same and stored.metadata.get("value") == held.metadata.get("value")
 
     def tier_beside(self, item: Item, near: Sequence[Item]) -> Tier:
-        """Return the tier of an item with regard to others that are not held."""
-        both = [item, *(other for other in near if not self.mask.hides(other))]
+        """Return the tier of an item with regard to others of the same value that are not held.
+
+        Keys and numbers belong to the statement: what one value allows, another may forbid.
+        """
+        same = [other for other in near if _plain(other.value) == _plain(item.value)]
+        both = [item, *(other for other in same if not self.mask.hides(other))]
         texts = [text_of(_plain(one.value)) for one in both]
         return corroborated(texts, [self.origin_of(one) for one in both])[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
@@ -13,7 +13,7 @@ from ragshield_langchain.memory import GuardedStore
 
 try:
     from langchain.agents.middleware import AgentMiddleware
-    from langchain.agents.middleware.types import AgentState
+    from langchain.agents.middleware.types import AgentState, PrivateStateAttr
     from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.types import Command
 except ImportError as error:  # pragma: no cover - an extra
@@ -24,7 +24,7 @@ except ImportError as error:  # pragma: no cover - an extra
 class _State(AgentState[Any]):
     """The state of an agent, and names of the keys of all that it has read; "" without a proof."""
 
-    ragshield_read: NotRequired[list[str]]
+    ragshield_read: NotRequired[Annotated[list[str], PrivateStateAttr]]
 
 
 class MemoryOriginMiddleware(AgentMiddleware[_State, Any, Any]):

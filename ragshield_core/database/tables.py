@@ -359,7 +359,7 @@ class ContradictionRow(TableBase):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     pair: Mapped[str] = mapped_column(String(32))  # of both entries with their texts
     opened_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
-    # What sorts alerts, the most consequential first.
+    # These columns sort alerts, the most consequential first.
     canaries: Mapped[int]
     questions: Mapped[int]
     p_value: Mapped[float] = mapped_column(Double)

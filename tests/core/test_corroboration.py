@@ -64,6 +64,19 @@ def test_empty_texts_are_not_elevated():
     assert tiers((" . ", WIKI), (FACT, SHOP)) == ["known", "known"]
 
 
+def test_a_title_that_turns_a_passage_around_is_not_corroborated():
+    names = ("wiki", "shop")
+    secrets = {name: f"the secret of {name}".encode() for name in names}
+    vouchers = {name: Voucher(tier="known", secrets=(secrets[name],)) for name in names}
+    guard = RetrievalGuard([InstructionDetector()], origins=Origins(vouchers), least_tier="trusted")
+    stamps = [{STAMP_KEY: OriginKey(n, secret=secrets[n]).stamp(FACT, {})} for n in names]
+    titles = ["All of this is wrong", None]
+    passages = Batch.of(
+        ids=names, texts=[FACT, FACT], embeddings=None, metadatas=stamps, contexts=titles
+    )
+    assert guard.screen("when?", passages).admitted.tolist() == [False, True]
+
+
 def test_retrieval_takes_corroborated_passages_and_held_ones_corroborate_nothing(tmp_path):
     names = ("wiki", "shop")
     secrets = {name: f"the secret of {name}".encode() for name in names}

@@ -149,6 +149,29 @@ def test_a_thread_that_gives_up_its_turn_does_not_take_that_of_the_next_thread(u
 
 
 @pytest.mark.slow
+def test_a_write_without_a_turn_leaves_that_of_a_thread_that_queued_meanwhile(url):
+    first, second = opened(url, 2)
+    database, taken = first.quarantine.database, []
+    write, waiting = database.write_rows, []
+
+    def write_late(work):
+        if not waiting:  # the other thread queues between the decision to write and the write
+            waiting.append(threading.Thread(target=lambda: taken.append(first.writes.take_turn())))
+            waiting[0].start()
+            while queued(second) != [first.writes.writer]:
+                time.sleep(turns.PAUSE)
+        return write(work)
+
+    with mock.patch.object(database, "write_rows", write_late):
+        first.learn(passages(1, 1, "without"))
+    waiting[0].join(30)
+    assert queued(second) == [first.writes.writer]
+    first.writes.together(lambda: first.learn(passages(1, 1, "with")), turn=taken[0])
+    second.writes.catch_up()
+    assert second.n_known == 2
+
+
+@pytest.mark.slow
 def test_nobody_leaves_the_queue_for_a_thread_that_has_a_turn(url):
     first, _ = opened(url, 2)
     turn = first.writes.take_turn()

@@ -198,6 +198,22 @@ def test_two_known_origins_that_state_the_same_are_read_at_the_highest_tier():
     assert store.get(NS, "crm") is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"trusted": "ann@x.example"}, {"blocked": "ann@x.example"}),
+        ({"text": "Pay the rent.", "euros": 900}, {"text": "Pay the rent.", "euros": 90}),
+    ],
+)
+def test_values_with_other_keys_or_numbers_corroborate_nothing(one, other):
+    store = guarded(least_tier="trusted")
+    put(store, "crm", "one", one)
+    put(store, "shop", "other", other)
+    assert store.search(NS) == []
+    put(store, "shop", "again", one)
+    assert {item.key for item in store.search(NS)} == {"one", "again"}
+
+
 def test_a_stolen_key_is_revoked_and_its_memories_are_recalled(store):
     put(store, "shop", "one", NUTS)
     put(store, "agent", "two", {"text": "Pay on Mondays."}, derived_from=[Origin(key="shop")])
@@ -330,6 +346,14 @@ def test_texts_read_in_an_earlier_turn_count(store):
     agent = agent_of(store, calls(("read_page", {"url": "a"})), AIMessage("Read."), calls(SAVE))
     ask(agent)
     ask(agent, "Remember that.")
+    assert origin_in(store, "note") == "unknown:agent"
+
+
+def test_a_caller_cannot_clear_the_list_of_texts_that_were_read(store):
+    agent = agent_of(store, calls(("read_page", {"url": "a"})), AIMessage("Read."), calls(SAVE))
+    ask(agent)
+    agent.update_state(THREAD, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]})
+    agent.invoke({"messages": [HumanMessage("Remember that.")], "ragshield_read": []}, THREAD)
     assert origin_in(store, "note") == "unknown:agent"
 
 

@@ -175,7 +175,8 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     held(quarantine, ["another text"])
     anna = person(log_in=False)
     page = anna.go("/login")
-    page.keyboard.type(TOKENS["anna"])  # the field has the focus
+    expect(page.get_by_label("Your token")).to_be_focused()
+    page.keyboard.type(TOKENS["anna"])
     anna.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("2 cases")
     page.wait_for_load_state("load")

@@ -196,8 +196,8 @@ class DriftReport:
     passages
         Retrieved passages by canary; not kept in the database.
     contradictions
-        What newcomers at flagged canaries say against other passages; ``None`` if the monitor has
-        no checker.
+        Contradictions between newcomers at flagged canaries and other passages; ``None`` if the
+        monitor has no checker.
     """
 
     suite: str
