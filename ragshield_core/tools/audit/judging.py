@@ -36,8 +36,6 @@ class DetectorScores:
     scores: NDArray[np.float64]  # of all entries; NaN where there is no opinion
     # Returns the reasons for the scores of numbered entries
     explain: Callable[[NDArray[np.int64]], Sequence[Evidence]]
-    # Mask of entries that are poison beyond doubt; `None` derives it from the scores
-    doubtful: NDArray[np.bool_] | None = None
 
     @property
     def name(self) -> str:
@@ -230,8 +228,6 @@ def _of_whole(judges: Sequence[DetectorScores], policy: Policy) -> dict[str, flo
 
 def doubtful(judge: DetectorScores) -> NDArray[np.bool_]:
     """Return a mask of the entries that are poison beyond doubt."""
-    if judge.doubtful is not None:
-        return judge.doubtful
     least = judge.detector.traits.beyond_doubt
     if _has_estimate(judge) and isinstance(judge.detector, Audits):
         least = judge.detector.audit_threshold(EXTREME)
