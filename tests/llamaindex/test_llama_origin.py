@@ -1,6 +1,8 @@
 """Proven origin in guarded indexes and stores: a lower tier takes the place of nothing."""
 
 import pytest
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import CitationQueryEngine
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_support import (
     TEXT_KINDS,
@@ -17,6 +19,7 @@ from llama_support import (
 from support import guard_of
 
 from ragshield_core import RetrievalGuard
+from ragshield_core.detectors import InstructionDetector
 from ragshield_core.model.claims import ORIGIN_KEY, STAMP_KEY
 from ragshield_core.origin import OriginKey, Origins, Tier, Voucher
 from ragshield_llamaindex import OriginStamper, PoisonFilter, PoisonGuard, StableIds
@@ -156,3 +159,14 @@ def test_retrieval_shows_origin_and_may_require_a_tier(least, left):
     told = ["trusted:wiki", "known:mail", "unknown"][:left]
     assert [one.node.metadata[ORIGIN_KEY] for one in found] == told
     assert ORIGIN_KEY not in found[0].node.get_content(metadata_mode=MetadataMode.LLM)
+
+
+def test_citations_carry_the_origin(make_store):
+    guard = guard_of()
+    guard.origins = ORIGINS
+    index = index_over(make_store("simple"), TopicEmbedding(), guard=guard)
+    insert(index, [stamped(node(GOOD, "page")), node("billing news", "other")])
+    steps = [PoisonFilter(RetrievalGuard([InstructionDetector()], origins=ORIGINS))]
+    engine = CitationQueryEngine.from_args(index, llm=MockLLM(), node_postprocessors=steps)
+    sources = engine.query("billing").source_nodes
+    assert {str(one.node.metadata[ORIGIN_KEY]) for one in sources} == {"trusted:wiki", "unknown"}
