@@ -27,7 +27,7 @@ from ragshield_core.neighbors.slots import Slots, packed, unpacked
 # Two cores compare a batch of 1,000 with this many entries in a tenth of a second; lists take about
 # a third of that, and miss some neighbours (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
-# FAISS itself splits queries into blocks of 4,096; smaller calls would only be slower.
+# Rows that are searched for at once, in threads.
 QUERY_ROWS = 4_096
 
 

@@ -65,12 +65,20 @@ class Lists(NamedTuple):
 
     @classmethod
     def of(cls, found: Neighbors, k: int) -> Lists:
-        """Return lists of k found neighbours, with rounded cosines; copied shares are still 0."""
+        """Return lists of k found neighbours; copied shares are still 0."""
         n, width = found.slots.shape
-        lists = cls.empty(n, k)
-        lists.slots[:, :width] = found.slots
-        lists.similarities[:, :width] = rounded(found.similarities, COSINE_STEPS)
-        return lists
+        lists = cls.empty(n, max(k, width))
+        lists.slots[:, :width], lists.similarities[:, :width] = found
+        return lists.ranked().take(np.s_[:, :k])
+
+    def ranked(self) -> Lists:
+        """Return the lists with rounded cosines, ties in the order of the slots.
+
+        The cosines of copies differ by how a product was computed, before they are rounded.
+        """
+        lists = self._replace(similarities=rounded(self.similarities, COSINE_STEPS))
+        order = np.lexsort((lists.slots, -lists.similarities), axis=1)
+        return Lists(*(np.take_along_axis(column, order, 1) for column in lists))
 
     def take(self, rows: Any) -> Lists:
         """Return the lists of some rows."""
@@ -165,8 +173,7 @@ class SimilarityGraph:
         graph.unrelated = unrelated
         graph.words = EntryWords()
         graph.words.append(words)
-        near = Lists.of(Neighbors(lists.slots, lists.similarities), graph.k)
-        graph.lists.put(np.s_[: len(lists.slots)], near._replace(copied=lists.copied))
+        graph.lists.put(np.s_[: len(lists.slots)], lists.ranked())
         return graph
 
     def use_table(self, table: VectorTable, where: Where | None) -> None:
@@ -224,7 +231,8 @@ class SimilarityGraph:
             self.words.append([word_hashes(content(text)) for text in texts])
         n, done = len(batch), 0
         self.columns.grow(n)
-        for found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), lists):
+        k = min(self.k + SPARE, max(1, n - 1))
+        for found in neighbors_in_turn(batch.embeddings, k, lists):
             own = np.arange(done, done + len(found.slots))
             done += len(own)
             new = Lists.of(found, self.k)
@@ -267,10 +275,10 @@ class SimilarityGraph:
             similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
             parts.append(merged([Neighbors(slots, similarities)], k))
         if m > 1:
-            inside = all_neighbors(batch.embeddings, min(k, m - 1))
+            inside = all_neighbors(batch.embeddings, min(k + SPARE, m - 1))
             inside.slots[inside.slots >= 0] += n
             parts.append(inside)
-        return Lists.of(merged(parts, k), k)
+        return Lists.of(merged(parts, k + SPARE), k)
 
     def fits(self, lists: Lists, n: int) -> bool:
         """Whether lists may be those of ``n`` entries that come next."""
