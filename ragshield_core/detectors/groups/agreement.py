@@ -151,19 +151,22 @@ class Newcomers:
 
     def __init__(self, overlay: Overlay, shares: WordShares, arrived: NDArray[np.int64]) -> None:
         self._overlay, self._shares, self._arrived = overlay, shares, arrived
-        self._parts: dict[int, tuple[NDArray[np.intp], Shared]] = {}
+        # By rows, the comparison that all channels share.
+        self._parts: dict[bytes, tuple[NDArray[np.intp], Shared]] = {}
 
-    def agreement(self, rows: Rows, near: NDArray[np.float32], n_mates: int) -> NDArray[Any]:
+    def agreement(
+        self, rows: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
+    ) -> NDArray[Any]:
         """Return :func:`agreement` of some rows of the overlay with up to ``n_mates`` mates.
 
         ``near``: nearness of the entries of their lists, shape (n_rows, k); 0 or less for entries
         that cannot be mates.
         """
         found = np.zeros((len(near), n_mates), dtype=np.float32)
-        first = (rows.start or 0) if isinstance(rows, slice) else int(rows[0])
-        if first not in self._parts:  # all channels share the comparison
-            self._parts[first] = self._compared(rows)
-        mine, shared = self._parts[first]
+        asked = rows.tobytes()
+        if asked not in self._parts:
+            self._parts[asked] = self._compared(rows)
+        mine, shared = self._parts[asked]
         if mine.size:
             lists = self._overlay.lists.take(rows).take(mine)
             mates, standing = self._sides(rows, mine, near[mine], n_mates)

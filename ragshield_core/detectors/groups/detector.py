@@ -28,7 +28,6 @@ from ragshield_core.detectors.groups.judging import (
     accused,
     judge,
     judge_batch,
-    scored,
 )
 from ragshield_core.detectors.groups.known import (
     BY_CLIQUE,
@@ -37,6 +36,7 @@ from ragshield_core.detectors.groups.known import (
     GraphNeighbors,
     GroupRule,
     Known,
+    Tightness,
     audit_threshold,
 )
 from ragshield_core.detectors.groups.measuring import measure
@@ -50,9 +50,8 @@ from ragshield_core.detectors.groups.usual import (
 )
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.model.p_values import rounded_up
 from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
-from ragshield_core.neighbors.known import NeighborSource
+from ragshield_core.neighbors.known import NeighborSource, rows_within
 from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where
 
 # Fewer entries do not show the usual evidence among them.
@@ -62,8 +61,6 @@ FEW = 256
 # Entries of a sample that nobody has vouched for do not count as clean if they are so suspicious
 # that only this share of clean entries would be.
 EXTREME = 1e-4
-
-Notes = dict[str, NDArray[np.float32]]  # columns of the graph, by name
 
 
 class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOwner):
@@ -158,7 +155,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         self._audited: tuple[Overlay, Judgement] | None = None
         # The last element is the judgement before suspicion, if learning the batch can reuse it.
         self._latest: tuple[Batch, Overlay, Judgement, Judgement | None] | None = None
-        self._prepared: tuple[Batch, Overlay, Notes] | None = None  # to be learned next
+        self._prepared: tuple[Batch, Overlay, Tightness] | None = None  # to be learned next
         self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
@@ -232,24 +229,24 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         return ({}, {}) if self._ready is None else self._ready.usual_state()
 
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
-        """Return the neighbours and the notes that :meth:`learn` is about to write."""
+        """Return the neighbours and the tightness that :meth:`learn` is about to write."""
         if self.in_store is not None or not self._is_new(entries):
             return {}  # no store is asked while a transaction is open
-        overlay, notes = self._found(entries)
-        self._prepared = (entries, overlay, notes)
-        return {**overlay.lists.take(np.s_[: len(entries)])._asdict(), **notes}
+        overlay, tightness = self._found(entries)
+        self._prepared = (entries, overlay, tightness)
+        return {**overlay.lists.take(np.s_[: len(entries)])._asdict(), **tightness}
 
     def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Let the next :meth:`learn` of these entries use the neighbours and notes."""
-        mine, theirs = {*Lists._fields}, arrays.keys()
-        if not self._is_new(entries) or not mine <= theirs or not theirs - mine <= NOTES.keys():
+        """Let the next :meth:`learn` of these entries use the neighbours and tightness."""
+        channels = CHANNELS if self.rule == "groups" else ()
+        if not self._is_new(entries) or arrays.keys() != {*Lists._fields, *channels}:
             return
         graph, lists = self._fitted().graph, Lists(*(arrays[name] for name in Lists._fields))
         if graph.fits(lists, len(entries)):
             overlay = graph.overlay(entries, lists=lists)
-            notes = {name: arrays[name] for name in theirs - mine}
-            if all(len(column) == len(overlay.numbers) for column in notes.values()):
-                self._prepared = (entries, overlay, notes)
+            tightness: Tightness = {channel: arrays[channel] for channel in channels}
+            if all(len(column) == len(overlay.numbers) for column in tightness.values()):
+                self._prepared = (entries, overlay, tightness)
 
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over a measurement of the usual evidence."""
@@ -263,9 +260,9 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
             return np.full(len(fitted), np.nan)
         slots = known.graph.index.slots_of(fitted.ids)
         scores = known.notes["score"][slots].astype(np.float64)
-        # Entries outside the last measurement have no score by it yet.
+        # The others came after the last measurement, or have new neighbours since.
         stale = np.flatnonzero(~known.notes["measured"][slots])
-        if stale.size and known.by_groups:
+        if stale.size:
             scores[stale] = judge(known, known.graph.part(slots[stale])).scores
         return scores
 
@@ -542,12 +539,12 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         self._remove(graph.index.among(keys))  # if the write is repeated
         if self._prepared is None or self._prepared[0] is not entries:
             self._prepared = (entries, *self._found(entries))
-        _, overlay, notes = self._prepared
+        _, overlay, tightness = self._prepared
         slots = graph.learn(keys, overlay)
         known.note_sources(slots, entries.sources)
         known.n_come += len(entries)
         known.notes["held_at"][slots] = known.n_come if held else np.nan
-        _note(known, overlay.numbers, notes)
+        known.note_tightness(overlay.numbers, tightness)
         self._changed()
 
     def _remove(self, keys: Sequence[str]) -> None:
@@ -560,7 +557,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
             known.notes["held_at"][gone] = np.nan
         rows = graph.remove(keys)
         if known.ready and rows.size:
-            _note(known, rows, _notes_of(judge(known, graph.part(rows))))
+            known.note_tightness(rows, known.tightness(graph.part(rows)))
         if graph.index.sparse:
             known.compact()
         self._changed()
@@ -580,17 +577,18 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
             self._latest = (batch, overlay, judgement, first if whole else None)
         return self._latest[1:3]
 
-    def _found(self, entries: Batch) -> tuple[Overlay, Notes]:
-        """Judge entries to learn; reuse the judgement of their screening if it was the last."""
+    def _found(self, entries: Batch) -> tuple[Overlay, Tightness]:
+        """Measure the groups of entries to learn, as far as their screening has not done so."""
         known = self._fitted()
-        if self._latest is not None and self._latest[0] is entries:
-            _, overlay, _, first = self._latest
-            if first is not None and len(overlay.numbers) > FEW:
-                first = scored(known, overlay, first.evidence, first.lineages)
-            if first is not None:
-                return overlay, _notes_of(first)
+        if self._latest is not None and (first := self._latest[3]) is not None:
+            screened, overlay = self._latest[:2]
+            if screened is entries:
+                return overlay, {channel: one.tight for channel, one in first.evidence.items()}
+            if (kept := rows_of(entries, screened)) is not None:
+                overlay = known.graph.overlay(entries)
+                return overlay, known.tightness(overlay, first.evidence, kept)
         overlay = known.graph.overlay(entries)
-        return overlay, _notes_of(judge(known, overlay))
+        return overlay, known.tightness(overlay)
 
     def _is_new(self, entries: Batch) -> bool:
         """Whether entries will be watched, and none of them was learned before."""
@@ -600,18 +598,14 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         self._latest = self._prepared = None
 
 
+def rows_of(part: Batch, whole: Batch) -> NDArray[np.intp] | None:
+    """Return the rows of one batch's entries in another; None unless all are there, unchanged."""
+    rows = rows_within(part, whole)
+    if rows is None or not len(rows):
+        return None
+    same = whole.take(rows)
+    return rows if (same.texts, same.lineages) == (part.texts, part.lineages) else None
+
+
 def _not_audited(name: str) -> NotFittedError:
     return NotFittedError(f"{name} has audited nothing yet; call audit first.")
-
-
-def _notes_of(judgement: Judgement) -> Notes:
-    """Return the evidence and the scores that the graph keeps."""
-    notes: Notes = {"score": rounded_up(judgement.scores)}
-    notes |= {channel: one.raw.tight for channel, one in judgement.evidence.items()}
-    return notes
-
-
-def _note(known: Known, slots: NDArray[np.int64], notes: Notes) -> None:
-    """Keep the evidence and the scores of known entries."""
-    for name, column in notes.items():
-        known.notes[name][slots] = column

@@ -20,7 +20,7 @@ similar entries raises its own threshold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -228,8 +228,9 @@ class GroupEvidence:
     every edge is of the channel ``"cross"``.
     ``held``: entries that count only against members of their group.
     ``newcomers``: entries that came together, for the words on which they agree.
-    ``before``: evidence of the same channel and overlay with fewer held entries; unchanged groups
-    are not measured again.
+    ``before``: evidence of the same channel, whose unchanged groups are not measured again: of the
+    same overlay with fewer held entries, or of one whose batch has more entries; then ``kept`` are
+    the rows of this batch in that one.
     ``tightness``: of each row and size, if it was measured already; then vectors and words of the
     entries are not read.
     """
@@ -246,38 +247,52 @@ class GroupEvidence:
         kin: Kin | None = None,
         newcomers: Newcomers | None = None,
         before: GroupEvidence | None = None,
+        kept: NDArray[np.intp] | None = None,
         tightness: NDArray[np.float32] | None = None,
     ) -> None:
-        self._overlay, self._channel, self._exempt = overlay, channel, exempt
+        self.overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
+        self._kept = kept
         self._held = held if held is not None and held.weights.any() else None
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
         n = len(overlay.numbers)
         self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
-        self.raw = Raw(*np.zeros((len(PARTS), n, len(SIZES)), dtype=np.float32))
+        self.tight = np.zeros((n, len(SIZES)), dtype=np.float32)
+        # Most rows of an overlay only lend their tightness to others: their contrast and agreement
+        # are found when they are asked for.
+        self._figures = Raw(*np.zeros((len(PARTS), n, len(SIZES)), dtype=np.float32))
+        self._figures = self._figures._replace(tight=self.tight)
+        self._known = np.zeros((2, n), dtype=np.bool_)  # contrast, agreement
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
-            return  # no edges
-        parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
-        if len(parts) == 1:
-            self._tightness(parts[0], before)
-        else:
-            in_threads(lambda rows: self._tightness(rows, before), parts)
-        for rows in parts:
-            self._contrast(rows)
+            self._known[:] = True  # no edges
+            return
+        _in_parts(lambda rows: self._tightness(rows, before), np.arange(n))
 
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Numbers of the entries, by row."""
-        return self._overlay.numbers
+        return self.overlay.numbers
+
+    @property
+    def raw(self) -> Raw:
+        """The evidence of all rows, before they are tied to their groups."""
+        rows = np.arange(len(self.numbers))
+        self.find_contrast(rows)
+        self._find_agreement(rows)
+        return self._figures
 
     def tied(self, rows: slice | NDArray[np.intp]) -> Raw:
         """Return the evidence of rows, each part limited to the best of the other members."""
         group = self.members[rows, : SIZES[-1] - 1]
+        here = self.overlay.position[group[group >= 0]]
+        mine = np.arange(len(self.numbers))[rows]
+        self.find_contrast(np.union1d(mine, here[here >= 0]))
+        self._find_agreement(mine)
         self._look_beyond(group)
         columns = []
-        for name, figures in self.raw._asdict().items():
+        for name, figures in self._figures._asdict().items():
             mine = figures[rows]
             if name != "agreed":  # which involves other members already
                 theirs = self.of(name, group)
@@ -291,12 +306,12 @@ class GroupEvidence:
         self._beyond = None
         if self._standing is None or "near" in self._standing:
             return
-        beyond = np.unique(members[(members >= 0) & (self._overlay.position[members] < 0)]).astype(
+        beyond = np.unique(members[(members >= 0) & (self.overlay.position[members] < 0)]).astype(
             np.int64
         )
         if beyond.size:
             self._beyond = GroupEvidence(
-                self._overlay.graph.part(beyond),
+                self.overlay.graph.part(beyond),
                 self._channel,
                 self._standing,
                 self._exempt,
@@ -305,38 +320,36 @@ class GroupEvidence:
                 kin=self._kin,
                 tightness=self._standing["tight"][beyond],
             )
+            self._beyond.find_contrast(np.arange(len(beyond)))
 
     def agreed(self, row: int, size: int) -> Agreed | None:
         """Return the agreement of an entry with the new members of its group, if any."""
         if self.newcomers is None:
             return None
         rows = np.s_[row : row + 1]
-        copied = self._overlay.lists.copied[rows]
+        copied = self.overlay.lists.copied[rows]
         others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
         return self.newcomers.agreed(row, others, size - 1)
 
     def _tightness(self, rows: Rows, before: GroupEvidence | None) -> None:
-        overlay = self._overlay
+        overlay = self.overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
         near = self._near(rows)
-        if self.newcomers is not None:
-            others = np.where(lists.copied < COPIED_FROM, near, np.float32(0.0))
-            self.raw.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
         self.members[rows], self.nearness[rows] = members, near
         if self._known_tightness is not None:
-            self.raw.tight[rows] = self._known_tightness[rows]
+            self.tight[rows] = self._known_tightness[rows]
             return
         group = members[:, : max(SIZES) - 1]
         tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
         if before is not None:
-            same = (before.members[rows, : group.shape[1]] == group).all(axis=1)
-            same &= (before.nearness[rows, : group.shape[1]] == near[:, : group.shape[1]]).all(
-                axis=1
-            )
-            tight[same] = before.raw.tight[rows][same]
+            place = before.overlay.position[self._before(own)]
+            width = np.s_[: group.shape[1]]
+            same = (before.members[place, width] == self._before(group)).all(axis=1)
+            same &= (before.nearness[place, width] == near[:, width]).all(axis=1) & (place >= 0)
+            tight[same] = before.tight[place[same]]
         elif self._standing is not None and len(overlay.batch):
             # Without a new entry among the nearest, the tightness is unchanged.
             start = overlay.graph.n_slots
@@ -345,15 +358,23 @@ class GroupEvidence:
         else:
             same = np.zeros(len(own), dtype=np.bool_)
         tight[~same] = rounded(self._tightness_of(group[~same], near[~same]), FIGURE_STEPS)
-        self.raw.tight[rows] = tight
+        self.tight[rows] = tight
+
+    def _before(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return the numbers that entries had in the overlay before; -1 stays."""
+        start = self.overlay.graph.n_slots
+        if self._kept is None or not len(self._kept):
+            return numbers
+        later = start + self._kept[np.maximum(numbers - start, 0)]
+        return np.asarray(np.where(numbers < start, numbers, later))
 
     def _near(self, rows: Rows) -> NDArray[np.float32]:
         """Return the nearness of the entries in the lists of rows that counts in this channel."""
-        lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
+        lists, own = self.overlay.lists.take(rows), self.overlay.numbers[rows]
         copied = lists.copied
         if self._held is not None:
-            copied = self._held.explained(lists, np.minimum(own, self._overlay.graph.n_slots))
-        near = nearness(self._overlay.graph.relative(lists.similarities), copied)
+            copied = self._held.explained(lists, np.minimum(own, self.overlay.graph.n_slots))
+        near = nearness(self.overlay.graph.relative(lists.similarities), copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
             self._held.step_aside(lists.slots, near)
@@ -380,22 +401,44 @@ class GroupEvidence:
         """
         n, others = group.shape
         similar = np.zeros((n, others, others), dtype=np.float32)
-        found = self._overlay.vectors(group.ravel())
+        found = self.overlay.vectors(group.ravel())
         vectors = found.reshape(n, others, found.shape[1])
         np.matmul(vectors, vectors.transpose(0, 2, 1), out=similar)
         first = np.broadcast_to(group[:, :, None], similar.shape)
         second = np.broadcast_to(group[:, None, :], similar.shape)
         there = (first >= 0) & (second >= 0) & np.triu(np.ones((others, others), np.bool_), 1)
         copied = np.zeros(similar.shape, dtype=np.float32)
-        similar = self._overlay.graph.relative(similar)
+        similar = self.overlay.graph.relative(similar)
         compare = there & (similar > COMPARE_ABOVE)
-        copied[compare] = self._overlay.all_words.copied(first[compare], second[compare])
+        copied[compare] = self.overlay.all_words.copied(first[compare], second[compare])
         near = np.where(there, nearness(similar, copied), np.float32(0.0))
         near[there] = self._seen(near[there], first[there], second[there])
         return near
 
-    def _contrast(self, rows: Rows) -> None:
-        tight = self.raw.tight[rows]
+    def _find_agreement(self, rows: NDArray[np.intp]) -> None:
+        """Find the agreement of rows with newcomers, where it is not known yet."""
+        new = self._new(1, rows)
+        if self.newcomers is not None:
+            _in_parts(self._agreement, new)
+
+    def find_contrast(self, rows: NDArray[np.intp]) -> None:
+        """Find the contrast of rows, where it is not known yet."""
+        _in_parts(self._contrast, self._new(0, rows))
+
+    def _new(self, kind: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rows whose figures of a kind are not known yet, and note them as known."""
+        new: NDArray[np.intp] = rows[~self._known[kind, rows]]
+        self._known[kind, new] = True
+        return new
+
+    def _agreement(self, rows: NDArray[np.intp]) -> None:
+        assert self.newcomers is not None  # noqa: S101 - the caller has looked
+        copied = self.overlay.lists.copied[rows]
+        others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
+        self._figures.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
+
+    def _contrast(self, rows: NDArray[np.intp]) -> None:
+        tight = self.tight[rows]
         others = np.s_[: SIZES[-1] - 1 + SURROUNDINGS]
         members, nearness = self.members[rows, others], self.nearness[rows, others]
         theirs = self.of("tight", members)
@@ -403,7 +446,7 @@ class GroupEvidence:
             theirs[(members >= 0) & self._held.waiting[members]] = 0.0
         # The surroundings count at most as much as their own nearness to the entry.
         reached = np.minimum(theirs, nearness[:, :, None])
-        for figures, counted in ((self.raw.near, reached), (self.raw.far, theirs)):
+        for figures, counted in ((self._figures.near, reached), (self._figures.far, theirs)):
             around = [
                 counted[:, size - 1 : size - 1 + SURROUNDINGS, column].max(axis=1)
                 for column, size in enumerate(SIZES)
@@ -414,8 +457,8 @@ class GroupEvidence:
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Return the nearness of pairs that counts in this channel; shape as ``near``."""
-        mine = self._overlay.lineage_of(np.maximum(first, 0))
-        theirs = self._overlay.lineage_of(np.maximum(second, 0))
+        mine = self.overlay.lineage_of(np.maximum(first, 0))
+        theirs = self.overlay.lineage_of(np.maximum(second, 0))
         same = (mine == theirs) & (mine != NO_LINEAGE)
         without = second < 0
         if self._exempt.size:
@@ -431,8 +474,8 @@ class GroupEvidence:
 
     def of(self, part: str, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """Return evidence by entry number, with a last axis of sizes; 0 for a negative number."""
-        position = self._overlay.position[numbers]
-        here = getattr(self.raw, part)[position]
+        position = self.overlay.position[numbers]
+        here = getattr(self._figures, part)[position]
         outside = (position < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
             if part in self._standing:
@@ -441,6 +484,15 @@ class GroupEvidence:
                 here[outside] = self._beyond.of(part, numbers[outside])
         here[numbers < 0] = 0.0
         return np.asarray(here)
+
+
+def _in_parts(do: Callable[[NDArray[np.intp]], None], rows: NDArray[np.intp]) -> None:
+    """Do something with rows, in bounded memory; many parts are shared by threads."""
+    if len(rows) <= CHUNK:
+        if len(rows):
+            do(rows)
+        return
+    in_threads(do, [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)])
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:

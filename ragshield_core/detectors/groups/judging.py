@@ -139,12 +139,15 @@ def judge_batch(
     if known.by_groups and suspects.size:
         judgement = judge(known, overlay, rows, (suspects, first))
     slots = graph.index.slots_of(overlay.batch.ids)
-    again = (slots >= 0) & (judgement.scores[: len(slots)] > known.suspicious)
+    again = np.flatnonzero((slots >= 0) & (judgement.scores[: len(slots)] > known.suspicious))
+    if not again.size:
+        return judgement
     scores = judgement.scores.copy()
-    for row in np.flatnonzero(again).tolist():
-        before = graph.words.take(slots[row : row + 1])[0]
-        if borrowed(overlay.words_of(overlay.numbers[row]), before) >= BORROWED:
-            scores[row] = min(scores[row], float(known.notes["score"][slots[row]]))
+    before = judge(known, graph.part(slots[again])).scores
+    for row, score in zip(again.tolist(), before.tolist(), strict=True):
+        words = graph.words.take(slots[row : row + 1])[0]
+        if borrowed(overlay.words_of(overlay.numbers[row]), words) >= BORROWED:
+            scores[row] = min(scores[row], score)
     return judgement._replace(scores=scores)
 
 

@@ -44,10 +44,10 @@ SUSPICIOUS = 0.01
 BY_CLIQUE = 0.5
 # The source of a slot without a noted source.
 NO_SOURCE = -1
-# Notes on each entry: its score, rounded up; whether it was fitted, or judged good by a person, so
-# that it is never condemned afterwards; the number of entries that had come when it was held,
-# infinite if a person has confirmed it, NaN if it is not held; whether it was part of the last
-# measurement; its source; and the tightness of its groups, by channel.
+# Notes on each entry: its score in the last measurement, rounded up; whether it was fitted, or judged
+# good by a person, so that it is never condemned afterwards; the number of entries that had come
+# when it was held, infinite if a person has confirmed it, NaN if it is not held; whether that score
+# is of its present neighbours; its source; and the tightness of its groups, by channel.
 NOTES: dict[str, Any] = {
     "score": np.float32(0.0),
     "trusted": np.False_,
@@ -57,6 +57,8 @@ NOTES: dict[str, Any] = {
     **{channel: np.zeros(len(SIZES), dtype=np.float32) for channel in CHANNELS},
 }
 
+# Notes on the tightness of groups, by channel.
+Tightness = Mapping[str, NDArray[np.float32]]
 # The notes that a measurement changes.
 MEASURED = ("measured", "score", *CHANNELS)
 
@@ -228,6 +230,7 @@ class Known:
         *,
         held: Mapping[Channel, Held] | None = None,
         before: Mapping[Channel, GroupEvidence] | None = None,
+        kept: NDArray[np.intp] | None = None,
         tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
         channels: Sequence[Channel] = CHANNELS,
     ) -> dict[Channel, GroupEvidence]:
@@ -245,10 +248,29 @@ class Known:
                 kin=self.kin,
                 newcomers=newcomers,
                 before=None if before is None else before[channel],
+                kept=kept,
                 tightness=None if tightness is None else tightness[channel],
             )
             for channel in channels
         }
+
+    def tightness(
+        self,
+        overlay: Overlay,
+        before: Mapping[Channel, GroupEvidence] | None = None,
+        kept: NDArray[np.intp] | None = None,
+    ) -> Tightness:
+        """Return what the graph keeps of the evidence about the entries of an overlay."""
+        if not self.by_groups:
+            return {}
+        evidence = self.evidence(overlay, before=before, kept=kept)
+        return {channel: one.tight for channel, one in evidence.items()}
+
+    def note_tightness(self, slots: NDArray[np.int64], tightness: Tightness) -> None:
+        """Keep the tightness of groups that have changed, so that their scores are outdated."""
+        self.notes["measured"][slots] = False
+        for channel, column in tightness.items():
+            self.notes[channel][slots] = column
 
     # Sources
 

@@ -112,7 +112,7 @@ def _gathered(
             if kin_before is None and again:
                 _measure_edges(known, ["any"])
         found |= known.evidence(overlay, newcomers, channels=[channel])
-        known.notes[channel][overlay.numbers] = found[channel].raw.tight
+        known.notes[channel][overlay.numbers] = found[channel].tight
     if newcomers is not None and len(graph) >= FEWEST and not again:
         return _without_order(known, overlay, found)
     return found
@@ -152,7 +152,7 @@ def _without_order(
     some = known.graph.part(overlay.numbers[rows])
     ordered = tied_to_groups(found, rows, known.lineages_by_turn(overlay, TURNS))
     known.shuffled = True  # for this comparison
-    tight = {channel: found[channel].raw.tight[rows] for channel in CHANNELS}
+    tight = {channel: found[channel].tight[rows] for channel in CHANNELS}
     evidence = known.evidence(some, known.newcomers_by_turn(some), tightness=tight)
     shuffled = tied_to_groups(evidence, np.s_[:], known.lineages_by_turn(some, TURNS))
     usual = Usual.of(shuffled)
@@ -175,7 +175,7 @@ def _without_order(
     # Entries beside these groups no longer gain evidence from them.
     evidence = known.evidence(overlay, known.newcomers_by_turn(overlay), before=found)
     for channel in CHANNELS:
-        known.notes[channel][overlay.numbers] = evidence[channel].raw.tight
+        known.notes[channel][overlay.numbers] = evidence[channel].tight
     return evidence
 
 
@@ -209,4 +209,4 @@ def _measure_edges(known: Known, channels: Sequence[Channel]) -> None:
     for channel in channels:
         known.notes[channel][overlay.numbers] = 0.0
     for channel, evidence in known.evidence(overlay, channels=channels).items():
-        known.notes[channel][overlay.numbers] = evidence.raw.tight
+        known.notes[channel][overlay.numbers] = evidence.tight

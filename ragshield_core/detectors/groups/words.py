@@ -90,11 +90,17 @@ class EntryWords:
 
 
 class Words:
-    """Words by number, of the graph's entries and then of new ones, without copies."""
+    """Words by number, of the graph's entries and then of new ones, without copies.
+
+    Each pair of texts is compared once: the groups of all channels are mostly the same.
+    """
 
     def __init__(self, standing: EntryWords, new: Sequence[NDArray[np.uint32]] = ()) -> None:
         self._standing, self._new = standing, new
         self._start = len(standing)
+        # Compared pairs, ascending, and the shares of each. Threads replace it: at worst, one
+        # compares a pair again.
+        self._compared = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
 
     def take(self, numbers: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
         """Return the words of entries; none for a number of -1."""
@@ -116,9 +122,15 @@ class Words:
         n = self._start + len(self._new)
         low, high = np.minimum(first, second), np.maximum(first, second)
         pairs, inverse = np.unique(low.astype(np.int64) * n + high, return_inverse=True)
-        scaled = self._copied(np.stack([pairs // n, pairs % n])) * np.float32(SHARE_STEPS)
-        shares = np.floor(scaled + np.float32(SLACK)) / np.float32(SHARE_STEPS)
-        return np.asarray(shares, dtype=np.float32)[inverse]
+        known, shares = self._compared
+        new = pairs[~np.isin(pairs, known)]
+        if new.size:
+            scaled = self._copied(np.stack([new // n, new % n])) * np.float32(SHARE_STEPS)
+            found = np.floor(scaled + np.float32(SLACK)) / np.float32(SHARE_STEPS)
+            known, shares = np.concatenate([known, new]), np.concatenate([shares, found])
+            order = np.argsort(known, kind="stable")
+            known, shares = self._compared = known[order], shares[order]
+        return np.asarray(shares[np.searchsorted(known, pairs)][inverse])
 
     def _copied(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the unrounded shares for pairs of numbers, shape (2, n), in bounded memory."""
@@ -129,9 +141,15 @@ class Words:
             parts = pairs[:, : n // 2], pairs[:, n // 2 :]
             return np.concatenate([self._copied(part) for part in parts])
         copied = containment(words, *places)
-        empty = np.array([len(set(one.tolist())) < FEWEST_WORDS for one in words], dtype=np.bool_)
+        empty = np.array([_hardly_any(one) for one in words], dtype=np.bool_)
         copied[empty[places].any(axis=0)] = NO_CONTENT
         return copied
+
+
+def _hardly_any(words: NDArray[np.uint32]) -> bool:
+    """Return whether a text has so few distinct words that it has no content."""
+    first = words[: 4 * FEWEST_WORDS]  # mostly enough
+    return all(len(set(some.tolist())) < FEWEST_WORDS for some in (first, words))
 
 
 class Vocabulary:

@@ -99,9 +99,7 @@ def tighten(plan: Plan, partition: int, channels: Sequence[Channel]) -> None:
     for channel in channels:
         evidence = _evidence(plan, seen, channel)
         nearest = evidence.nearness[:, 0]
-        plan.write(
-            partition, {f"{channel}.tight": evidence.raw.tight, f"{channel}.nearest": nearest}
-        )
+        plan.write(partition, {f"{channel}.tight": evidence.tight, f"{channel}.nearest": nearest})
 
 
 def contrast(plan: Plan, partition: int) -> None:
