@@ -44,10 +44,10 @@ SUSPICIOUS = 0.01
 BY_CLIQUE = 0.5
 # The source of a slot without a noted source.
 NO_SOURCE = -1
-# Notes on each entry: its score in the last measurement, rounded up; whether it was fitted, or judged
-# good by a person, so that it is never condemned afterwards; the number of entries that had come
-# when it was held, infinite if a person has confirmed it, NaN if it is not held; whether that score
-# is of its present neighbours; its source; and the tightness of its groups, by channel.
+# Notes on each entry: its score in the last measurement, rounded up; whether it was fitted, or
+# judged good by a person, so that it is never condemned afterwards; the number of entries that came
+# before it was held, infinite if a person has confirmed it, NaN if it is not held; whether its
+# neighbours are those of that score; its source; and the tightness of its groups, by channel.
 NOTES: dict[str, Any] = {
     "score": np.float32(0.0),
     "trusted": np.False_,

@@ -669,6 +669,42 @@ def test_learning_screened_entries_reuses_their_search(n, monkeypatch):
     assert snapshot(screened) == snapshot(other)
 
 
+@pytest.mark.parametrize("n", [12, 150])
+@pytest.mark.slow
+def test_the_admitted_part_of_a_batch_is_learned_as_if_it_came_alone(n, monkeypatch):
+    screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
+    measured, tightness = [], group_evidence.GroupEvidence._tightness_of
+    monkeypatch.setattr(
+        group_evidence.GroupEvidence,
+        "_tightness_of",
+        lambda self, group, near: (measured.append(len(group)), tightness(self, group, near))[1],
+    )
+    for number in range(3):
+        new = passages(n, 50 + number, f"new{number}")
+        flood = clones_of(new[1], 4, f"clone{number}")
+        whole = join(group(3, number, f"bad{number}-"), new, flood)
+        order = np.random.default_rng(number).permutation(len(whole))
+        admitted = whole.take(order[order > 2][:-2])
+        screened.score(whole)
+        measured.clear()
+        screened.learn(admitted)
+        reused = sum(measured)
+        measured.clear()
+        other.learn(admitted)
+        assert reused < sum(measured) / 2
+        assert snapshot(screened) == snapshot(other)
+
+
+def test_other_texts_under_screened_ids_are_compared_anew():
+    screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
+    batch = join(passages(9, 50, "new"), clones_of(KNOWN[0], 3, "clone"))
+    screened.score(batch)
+    changed = replace(batch, texts=tuple(reversed(batch.texts))).take(range(1, 12))
+    for detector in (screened, other):
+        detector.learn(changed)
+    assert snapshot(screened) == snapshot(other)
+
+
 @pytest.mark.slow
 def test_stale_screening_is_repeated_when_learning():
     screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
