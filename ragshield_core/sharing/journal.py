@@ -44,8 +44,8 @@ from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read,
 from ragshield_core.sharing.snapshots import KEPT
 
 LONGEST_HOST = 20
-# Prefix of the writer that recalibrates in the named process: one at a time.
-MEASURES = "thresholds of "
+# Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
+MEASURES, SAVES = "thresholds of ", "snapshot of "
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
     table_of, (HeadRow, JournalRow, PendingRow, SnapshotRow, WriterRow)
@@ -71,11 +71,8 @@ _TICKET = select(_WRITERS.c.ticket).where(_MINE)
 _NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
 # A writer that was silent for longer than its lease loses its turn, even if it wakes up later.
 _BEAT = _NOTE.values(ticket=case((_ALIVE, _WRITERS.c.ticket)))
-_MEASURING = select(_WRITERS.c.writer).where(
-    _of(_WRITERS),
-    _ALIVE,
-    _WRITERS.c.writer.startswith(MEASURES),
-    _WRITERS.c.writer != bindparam("by"),
+_DOING = select(_WRITERS.c.writer).where(
+    _of(_WRITERS), _ALIVE, _WRITERS.c.writer.startswith(bindparam("task"))
 )
 _APPEND = insert(_EVENTS).values(at=now())
 _RECORDS = select(_EVENTS).where(_of(_EVENTS)).order_by(_EVENTS.c.position)
@@ -358,17 +355,21 @@ class Journal:
         """Record that a writer is alive."""
         self._note(session, writer)
 
-    def begin_measuring(self, session: Transaction, writer: str) -> bool:
-        """Claim recalibration, unless a living writer has it; return whether the claim succeeded.
+    def claim(self, session: Transaction, *, task: str, writer: str) -> bool:
+        """Claim a task, unless a living process has it; return whether the claim succeeded.
 
-        The name of the writer begins with :data:`MEASURES`. It must call :meth:`beat` meanwhile,
-        and :meth:`retire` at the end.
+        The process takes part under a second name, ``task + writer``: it must call :meth:`beat`
+        for that name meanwhile, and :meth:`retire` at the end.
         """
-        ours = {"of": self.namespace, "lease": self.lease, "by": writer}
-        if session.execute(_MEASURING, ours).first() is not None:
+        if self.claimed(session, task):
             return False
-        self._note(session, writer)
+        self._note(session, task + writer)
         return True
+
+    def claimed(self, session: Transaction, task: str) -> bool:
+        """Return whether a living process has a task."""
+        doing = {"of": self.namespace, "lease": self.lease, "task": task}
+        return session.execute(_DOING, doing).first() is not None
 
     def retire(self, session: Transaction, writer: str) -> None:
         """Forget a writer that has stopped; its pending events are abandoned."""

@@ -39,7 +39,7 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.heartbeat import Heartbeat
-from ragshield_core.sharing.journal import MEASURES, Journal, new_writer
+from ragshield_core.sharing.journal import MEASURES, SAVES, Journal, new_writer
 from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
@@ -549,8 +549,7 @@ class SharedWrites(Writes):
         """Recalibrate a copy and put its thresholds in force, in one process for all."""
         from threadpoolctl import threadpool_limits  # noqa: PLC0415 - looks for libraries
 
-        began, me = time.monotonic(), f"{MEASURES}{self.writer}"
-        claim = Intent(())  # keeps the heartbeat running
+        began = time.monotonic()
         self._measure_again_at = began + self._journal.lease / BEATS
         self._measured = False
         try:
@@ -558,15 +557,15 @@ class SharedWrites(Writes):
             if confirmed is None:
                 return
             self._measured = True
-            if not self._database.write_rows(partial(self._journal.begin_measuring, writer=me)):
-                return
-            self._alive.add(me)
-            self._heartbeat.during(claim)
-            with self._state.lock:
-                self.catch_up()
-                at = self._times_replaced, self._state.calibrator.calibrated_at
-                copy = self._state.copied() if self._state.recalibration.due else None
-            if copy is not None:
+            with self._alone(MEASURES) as claimed:
+                if not claimed:
+                    return
+                with self._state.lock:
+                    self.catch_up()
+                    at = self._times_replaced, self._state.calibrator.calibrated_at
+                    copy = self._state.copied() if self._state.recalibration.due else None
+                if copy is None:
+                    return
                 with threadpool_limits(1, user_api="openmp"):  # limits only this thread
                     measured = copy.recalibration.measured(confirmed)
                 turn = self.take_turn()
@@ -582,11 +581,25 @@ class SharedWrites(Writes):
             self._measured = False
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
         finally:
-            self._heartbeat.over(claim)
+            self._measuring = None
+
+    @contextmanager
+    def _alone(self, task: str) -> Iterator[bool]:
+        """Yield whether this process has a task that one does for all; give it up at the end."""
+        claim = partial(self._journal.claim, task=task, writer=self.writer)
+        if not self._database.write_rows(claim):
+            yield False
+            return
+        me, reason = f"{task}{self.writer}", Intent(())  # keeps the heartbeat running
+        self._alive.add(me)
+        self._heartbeat.during(reason)
+        try:
+            yield True
+        finally:
+            self._heartbeat.over(reason)
             self._alive.discard(me)
             with suppress(QuarantineError):  # others wait for it no longer than the lease
                 self._database.write_rows(partial(self._journal.retire, writer=me))
-            self._measuring = None
 
     def _put_in_force(self, measured: Measured, confirmed: tuple[str, ...]) -> None:
         """Record new thresholds, with usual values that others need not measure again."""
@@ -687,7 +700,7 @@ class SharedWrites(Writes):
     def _keep_short(self, share: float = SNAPSHOT_AFTER, *, in_background: bool = True) -> None:
         """Write a snapshot if many events follow the latest one, and drop the events it covers.
 
-        In the background, a copy of the present state is written: no writer waits for it.
+        One process does so for all; in the background, no writer waits for it.
         """
         wanted = max(SNAPSHOT_AT_LEAST, share * len(self._state.knowledge))
         if self._saving is not None or self._length() < wanted:
@@ -695,21 +708,18 @@ class SharedWrites(Writes):
         try:
             with self._database.read() as session:
                 latest = self._snapshots.latest(session)
-            if latest is not None:
-                self._covered(latest.position)  # another process wrote a snapshot
-            if self._length() < wanted:
-                return
-            values, arrays = self._as_written()
-            if in_background:
-                arrays = {name: array.copy() for name, array in arrays.items()}
+                busy = self._journal.claimed(session, SAVES)
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read
             self._not_saved(error)
             return
-        save = partial(self._save, self.position, values, arrays)
-        if not in_background:
-            save()
+        if latest is not None:
+            self._covered(latest.position)  # another process wrote a snapshot
+        if busy or self._length() < wanted:
             return
-        self._saving = threading.Thread(target=save, name="ragshield-snapshot", daemon=True)
+        if not in_background:
+            self._save()
+            return
+        self._saving = threading.Thread(target=self._save, name="ragshield-snapshot", daemon=True)
         self._saving.start()
 
     def _as_written(self) -> tuple[str, dict[str, NDArray[Any]]]:
@@ -717,10 +727,16 @@ class SharedWrites(Writes):
         values, arrays = self._state.to_parts()
         return json.dumps(values, separators=(",", ":")), arrays
 
-    def _save(self, position: int, values: str, arrays: dict[str, NDArray[Any]]) -> None:
-        """Write a snapshot of the state at a position, which other processes may overtake."""
+    def _save(self) -> None:
+        """Write a snapshot of a copy of the present state, which writers may overtake meanwhile."""
         try:
-            self._write_snapshot(position, values, arrays)
+            with self._alone(SAVES) as claimed:
+                if not claimed:
+                    return
+                with self._state.lock:
+                    position, (values, arrays) = self.position, self._as_written()
+                    arrays = {name: array.copy() for name, array in arrays.items()}
+                self._write_snapshot(position, values, arrays)
         except OvertakenError as error:
             logger.info("no snapshot was written: %s", error)
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read

@@ -1,8 +1,8 @@
 """Snapshots: the whole state of a guard at one position of the journal.
 
-A snapshot is written in pieces, because databases limit the size of a row. Each piece has a
-transaction of its own, so that no writer waits for all of them; the last one lists the pieces, and
-only then is there a snapshot.
+A snapshot is written in pieces, because databases limit the size of a row, and in many short
+transactions, so that no writer waits for all of them; the last one lists the pieces, and only then
+is there a snapshot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ragshield_core.state import check_format
 
 # Number of stored snapshots, with the journal after them: one may be damaged.
 KEPT = 2
-CHUNK = 2**21  # bytes of a row, which is written in milliseconds
+CHUNK = 2**21  # bytes of a row, and of the rows of a transaction, which takes milliseconds
 SHOWN = 60  # characters of a name
 FORMAT = 1
 
@@ -83,7 +83,7 @@ class Snapshots:
         values: str,
         arrays: Mapping[str, NDArray[Any]],
     ) -> Pieces:
-        """Write the pieces of a snapshot, each by a call of ``write`` with its work.
+        """Write the pieces of a snapshot, some at a time, by calls of ``write`` with their work.
 
         ``values`` are JSON.
         """
@@ -91,6 +91,7 @@ class Snapshots:
         content = np.frombuffer(values.encode(), np.uint8)
         snapshot = uuid.uuid4().hex
         number, parts = 0, list[tuple[Any, ...]]()
+        rows, size = list[dict[str, Any]](), 0  # that wait for a transaction
         named: list[tuple[str | None, NDArray[Any]]] = [(None, content), *arrays.items()]
         for name, array in named:
             first = number
@@ -101,9 +102,14 @@ class Snapshots:
                 row: dict[str, Any] = {"namespace": self.namespace, "snapshot": snapshot}
                 row |= {"number": number, "data": piece}
                 row["digest"] = self.digests.of(ChunkRow, row)
-                write(partial(Session.execute, statement=insert(_CHUNKS).values(row)))
+                if rows and size + len(piece) > self.chunk:
+                    write(partial(Session.execute, statement=insert(_CHUNKS), params=rows))
+                    rows, size = [], 0
+                rows.append(row)
+                size += len(piece)
                 number += 1
             parts.append((name, first, number - first, *(() if name is None else forms[name])))
+        write(partial(Session.execute, statement=insert(_CHUNKS), params=rows))
         return Pieces(
             id=snapshot, manifest=json.dumps({"format": FORMAT, "parts": parts}), number=number
         )

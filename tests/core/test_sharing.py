@@ -35,7 +35,7 @@ from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.sharing import turns
-from ragshield_core.sharing.journal import MEASURES, Journal
+from ragshield_core.sharing.journal import MEASURES, SAVES, Journal
 from ragshield_core.sharing.snapshots import Snapshots
 
 RATE = 0.05
@@ -383,7 +383,7 @@ def test_newer_calibration_outlasts_a_slow_background_one(url):
 def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
-    claim = partial(Journal(lease=30).begin_measuring, writer=f"{MEASURES}dead")
+    claim = partial(Journal(lease=30).claim, task=MEASURES, writer="dead")
     assert one.quarantine.database.write(claim)
     one.learn(passages(40, 2, "new"))
     other.learn(passages(1, 3, "more"))
@@ -504,14 +504,16 @@ def test_snapshots_shorten_the_journal_and_restore_lagging_workers(url, tmp_path
 def test_a_snapshot_is_of_its_position_although_writers_go_on(url, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 120)
     (one,) = opened(url, 1, detectors=TriggerPhraseDetector)
-    write_pieces, go_on = Snapshots.write_pieces, threading.Event()
+    write_pieces, begun, go_on = Snapshots.write_pieces, threading.Event(), threading.Event()
 
     def slowly_written(*args):
+        begun.set()
         assert go_on.wait(10)
         return write_pieces(*args)
 
     monkeypatch.setattr(Snapshots, "write_pieces", slowly_written)
     one.learn(passages(120, 1))
+    assert begun.wait(10)
     position = one.writes.position
     arrays = {name: array.copy() for name, array in one.state.to_parts()[1].items()}
     one.forget(passages(120, 1).take(range(10)))
@@ -521,6 +523,47 @@ def test_a_snapshot_is_of_its_position_although_writers_go_on(url, monkeypatch):
     assert whole.position == position < one.writes.position
     for name, array in arrays.items():
         np.testing.assert_array_equal(whole.arrays[name], array)
+
+
+@pytest.mark.slow
+def test_one_process_writes_a_snapshot_for_all(url, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 120)
+    guards = opened(url, 3, detectors=TriggerPhraseDetector)
+    write_pieces, begun, go_on = Snapshots.write_pieces, [], threading.Event()
+
+    def slowly_written(*args):
+        begun.append(args)
+        assert go_on.wait(10)
+        return write_pieces(*args)
+
+    monkeypatch.setattr(Snapshots, "write_pieces", slowly_written)
+    for number in range(6):
+        guards[number % 3].learn(passages(60, number, f"p{number}"))
+    while not begun:
+        threading.Event().wait(0.01)
+    guards[0].learn(passages(60, 7, "more"))
+    next(guard for guard in guards if guard.writes._saving is None).close()
+    go_on.set()
+    for guard in guards:
+        guard.writes.settled()
+    assert len(begun) == 1
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_a_process_that_crashed_is_written_by_another(url, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 120)
+    one, other = opened(url, detectors=TriggerPhraseDetector)
+    assert one.quarantine.database.write(partial(Journal().claim, task=SAVES, writer="dead"))
+    before = one.writes.latest().position
+    for number, guard in enumerate((one, other)):
+        guard.learn(passages(100, number, f"p{number}"))
+        guard.writes.settled()
+    assert one.writes.latest().position == before
+    silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+    one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
+    one.learn(passages(1, 3, "more"))
+    one.writes.settled()
+    assert one.writes.latest().position == one.writes.position
 
 
 @pytest.mark.slow
