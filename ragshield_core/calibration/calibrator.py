@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,8 @@ class Calibrator:
         self.arrivals = Arrivals()  # later entries, compared with the accepted rate
         # Thresholds of sources that a person has adopted, by source and detector.
         self.by_source: dict[str | None, dict[str, float]] = {}
+        # By detector, outliers of the sample in the latest measurement, shape (n_inside,).
+        self._outliers: dict[str, NDArray[np.bool_]] = {}
         self._ever_beyond: set[str] = set()  # sample ids that were ever above a recall threshold
         # Scores of the sample's revisions that never change, by detector, id and fingerprint.
         self._fixed: dict[str, dict[tuple[str, str], float]] = {}
@@ -242,7 +244,7 @@ class Calibrator:
         self, sample: CleanSample, confirmed: Sequence[str]
     ) -> tuple[Measured, dict[str, NDArray[np.float64]]]:
         """Measure the current usual values; return the counting and all scores of a sample."""
-        outliers = self.measure(sample, confirmed)
+        outliers = self._outliers = self.measure(sample, confirmed)
         doubtful = np.logical_or.reduce([*outliers.values()])
         scores = self._held_out_scores(sample.inside)
         if len(sample.outside):
@@ -273,16 +275,20 @@ class Calibrator:
         )
         return measured, scores
 
-    def measured_usual(self, confirmed: Sequence[str]) -> dict[str, Any]:
-        """Measure the current usual values; return those that others can take over."""
-        sample = self.sample
-        assert sample is not None  # noqa: S101 - a copy has scored it
-        outliers = self.measure(sample, confirmed)
-        usual = {}
-        for detector in self._knowledge.learners:
+    def usual_of(self, copy: Calibrator) -> Usuals:
+        """Return the usual values that an earlier copy has measured, for all processes."""
+        assert self.sample is not None and copy.sample is not None  # noqa: S101, PT018 - it was scored
+        sampled, usual = copy.sample.inside.ids, {}
+        for detector, earlier in zip(
+            self._knowledge.learners, copy._knowledge.learners, strict=True
+        ):
             if isinstance(detector, SharesUsual):
-                values, arrays = detector.usual()
-                usual[detector.name] = values, arrays | {OUTLIERS: outliers[detector.name]}
+                values, arrays = detector.usual(cast("Any", earlier))  # of the same class
+                rows = np.flatnonzero(copy._outliers[detector.name]).tolist()
+                found = {sampled[row] for row in rows}
+                left = self._knowledge.among(self.sample.inside.ids)  # one has left meanwhile
+                outliers = np.array([i in found for i in left], dtype=np.bool_)
+                usual[detector.name] = values, arrays | {OUTLIERS: outliers}
         return usual
 
     def measure(

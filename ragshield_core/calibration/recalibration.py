@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration.calibrator import Calibrator, Measured
+from ragshield_core.calibration.calibrator import Calibrator, Measured, Usuals
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import DoubtsSample, GroupDetector, lacking_in
 from ragshield_core.model.entries import NO_ENTRIES, Batch
@@ -188,10 +188,9 @@ class Recalibration:
         except Exception as error:  # noqa: BLE001 - the entries are written already
             return Measured({}, why_not=crash(error))
 
-    def usual_for_all(self, confirmed: Sequence[str]) -> dict[str, Any]:
-        """Measure the usual values of this state; return those that other processes take over."""
-        self._sample()
-        return self._calibrator.measured_usual(confirmed)
+    def usual_of(self, copy: Recalibration) -> Usuals:
+        """Return the usual values that an earlier copy has measured, for all processes."""
+        return self._calibrator.usual_of(copy._calibrator)
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
         """Set thresholds from the scores measured by a copy; on failure, they do not change."""

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.database import Transaction
 from ragshield_core.learning.events import Change, Event, Intent
 from ragshield_core.learning.guard_state import GuardState
@@ -572,7 +571,11 @@ class SharedWrites(Writes):
                 try:
                     with self._state.lock:
                         if at == (self._times_replaced, self._state.calibrator.calibrated_at):
-                            self._put_in_force(measured, confirmed)
+                            if not measured.why_not:
+                                usual = self._state.recalibration.usual_of(copy.recalibration)
+                                measured = measured._replace(usual=usual)
+                            change = Change.RECALIBRATED
+                            self.happened(change, ids=confirmed, measured=measured)
                 finally:
                     self.give_up_turn(turn)
                 logger.info("taking thresholds took %.1f s", time.monotonic() - began)
@@ -600,17 +603,6 @@ class SharedWrites(Writes):
             self._alive.discard(me)
             with suppress(QuarantineError):  # others wait for it no longer than the lease
                 self._database.write_rows(partial(self._journal.retire, writer=me))
-
-    def _put_in_force(self, measured: Measured, confirmed: tuple[str, ...]) -> None:
-        """Record new thresholds, with usual values that others need not measure again."""
-        try:
-            if not measured.why_not:
-                usual = self._state.recalibration.usual_for_all(confirmed)
-                measured = measured._replace(usual=usual)
-            self.happened(Change.RECALIBRATED, ids=confirmed, measured=measured)
-        except BaseException:
-            self._become()  # the state before the measurement
-            raise
 
     def settled(self) -> None:
         """Wait until this process saves nothing, and none recalibrates, in the background."""

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from sqlalchemy import event
-from support import Scripted, group, knowledge_base, passages, scored, topical
+from support import Scripted, clones_of, group, knowledge_base, passages, scored, topical
 from test_replay import Writer, assert_same, labelled
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -29,6 +29,7 @@ from ragshield_core.detectors import (
     MetaClaimDetector,
     TriggerPhraseDetector,
 )
+from ragshield_core.detectors.groups import detector as groups
 from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.entries import concatenate
@@ -363,6 +364,37 @@ def test_old_thresholds_hold_while_new_ones_are_computed(url, tmp_path):
     for guard in (other, late):
         assert guard.calibration.thresholds == one.calibration.thresholds
         assert_same(one, guard, tmp_path)
+
+
+@pytest.mark.slow
+def test_usual_values_of_a_copy_leave_what_changed_meanwhile(url, tmp_path):
+    one, other = opened(url, fpr=RATE)
+    known = passages(400, 1)
+    one.fit(known).calibrate()
+    with (
+        mock.patch.object(groups, "measure", wraps=groups.measure) as measured,
+        slow_thresholds() as begun,
+    ):
+        one.learn(passages(50, 2, "new"))
+        assert begun.wait(30)
+        other.learn(clones_of(known[7], 3, "copy"))
+        other.forget(known.take([3, 5]))
+        assert measured.call_count == 1
+    one.writes.settled()
+    other.writes.catch_up()
+    assert one.status().calibrated_at == 451
+    assert measured.call_count == 1
+    assert_same(one, other, tmp_path)
+    for guard in (one, other):
+        known_to = next(d for d in guard.detectors if d.name == "clique")._known
+        graph = known_to.graph
+        # Resemblance within a document is translated anew, the rest must be what it is.
+        for channel in ("cross", "same"):
+            now = known_to.tightness(graph.part(graph.present))[channel]
+            np.testing.assert_array_equal(known_to.notes[channel][graph.present], now)
+        changed = graph.index.slots_of(["copy-0", known.ids[7]])
+        assert not known_to.notes["measured"][changed].any()
+        assert known_to.notes["measured"].any()
 
 
 @pytest.mark.slow

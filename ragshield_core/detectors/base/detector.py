@@ -195,15 +195,16 @@ class SharesUsual(ABC):
     """A detector that needs long to measure usual values: one process measures them for all."""
 
     @abstractmethod
-    def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the result of the latest ``refresh``, as JSON-ready values and arrays.
+    def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the latest ``refresh`` of a copy, as JSON-ready values and arrays.
 
-        The outliers that the detector found before are sent along.
+        The copy was made earlier: of what it noted on single entries, only that is returned which
+        holds in the present state. The outliers that it found before are sent along.
         """
 
     @abstractmethod
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over the result of a ``refresh`` that another process made in the same state."""
+        """Take over the result of :meth:`usual`, which another process returned in this state."""
 
 
 class SharesLearning(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from ragshield_core.detectors.groups.judging import (
 )
 from ragshield_core.detectors.groups.known import (
     BY_CLIQUE,
+    NOTED,
     NOTES,
     TURNS,
     GraphNeighbors,
@@ -224,9 +225,17 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
             measure(known, slots)
             self._changed()
 
-    def usual(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the latest measurement of the usual evidence; nothing before there is any."""
-        return ({}, {}) if self._ready is None else self._ready.usual_state()
+    def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the latest measurement of a copy; nothing before there is any."""
+        if (known := self._ready) is None or (then := earlier._ready) is None:
+            return {}, {}
+        values, arrays = then.usual_state()
+        slots = arrays["slots"]
+        same = known.graph.same_lists(then.graph, slots)
+        return values, {
+            name: column[same] if name == "slots" or name.startswith(NOTED) else column
+            for name, column in arrays.items()
+        }
 
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
         """Return the neighbours and the tightness that :meth:`learn` is about to write."""

@@ -252,7 +252,7 @@ class GroupEvidence:
     ) -> None:
         self.overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
-        self._kept = kept
+        self._kept, self._suspecting = kept, before is not None and kept is None
         self._held = held if held is not None and held.weights.any() else None
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
@@ -344,19 +344,20 @@ class GroupEvidence:
             return
         group = members[:, : max(SIZES) - 1]
         tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
-        if before is not None:
-            place = before.overlay.position[self._before(own)]
-            width = np.s_[: group.shape[1]]
-            same = (before.members[place, width] == self._before(group)).all(axis=1)
-            same &= (before.nearness[place, width] == near[:, width]).all(axis=1) & (place >= 0)
-            tight[same] = before.tight[place[same]]
-        elif self._standing is not None and len(overlay.batch):
+        same = np.zeros(len(own), dtype=np.bool_)
+        if self._standing is not None and len(overlay.batch) and not self._suspecting:
             # Without a new entry among the nearest, the tightness is unchanged.
             start = overlay.graph.n_slots
             same = (own < start) & (group < start).all(axis=1)
             tight[same] = self._standing["tight"][own[same]]
-        else:
-            same = np.zeros(len(own), dtype=np.bool_)
+        if before is not None:
+            place = before.overlay.position[self._before(own)]
+            width = np.s_[: group.shape[1]]
+            found = (before.members[place, width] == self._before(group)).all(axis=1)
+            found &= (before.nearness[place, width] == near[:, width]).all(axis=1) & (place >= 0)
+            found &= ~same
+            tight[found] = before.tight[place[found]]
+            same |= found
         tight[~same] = rounded(self._tightness_of(group[~same], near[~same]), FIGURE_STEPS)
         self.tight[rows] = tight
 

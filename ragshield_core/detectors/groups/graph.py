@@ -332,6 +332,14 @@ class SimilarityGraph:
             )
         return Neighbors(slots, similarities).taken(np.lexsort((slots, -similarities), axis=1))
 
+    def same_lists(self, earlier: SimilarityGraph, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return in which slots of an earlier state the same entries have the same lists now."""
+        same = self.index.slots_of(earlier.index.ids_of(slots)) == slots
+        there = slots[same]
+        pairs = zip(self.lists.take(there), earlier.lists.take(there), strict=True)
+        same[same] = np.all([(mine == theirs).all(axis=1) for mine, theirs in pairs], axis=0)
+        return np.asarray(same)
+
     def part(self, slots: NDArray[np.int64]) -> Overlay:
         """Return some entries of the graph as an overlay without a batch."""
         lists = self.lists.take(slots)

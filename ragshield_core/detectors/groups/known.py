@@ -59,8 +59,8 @@ NOTES: dict[str, Any] = {
 
 # Notes on the tightness of groups, by channel.
 Tightness = Mapping[str, NDArray[np.float32]]
-# The notes that a measurement changes.
-MEASURED = ("measured", "score", *CHANNELS)
+# The notes that a measurement changes, and the prefix of their names in its result.
+MEASURED, NOTED = ("measured", "score", *CHANNELS), "notes."
 
 
 class GroupRule(NamedTuple):
@@ -298,7 +298,7 @@ class Known:
         """Return the latest measurement, with the notes that it changed."""
         slots = np.flatnonzero(self.notes["measured"] | self.measured_edges)
         values, arrays = self._usual_parts()
-        notes = {f"notes.{name}": self.notes[name][slots] for name in MEASURED}
+        notes = {f"{NOTED}{name}": self.notes[name][slots] for name in MEASURED}
         return values | {"unrelated": self.graph.unrelated}, arrays | notes | {"slots": slots}
 
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -306,7 +306,7 @@ class Known:
         self.graph.unrelated = values["unrelated"]
         self._take_usual_parts(values, arrays)
         self.notes["measured"][:] = False
-        for name, column in part_of(arrays, "notes.").items():
+        for name, column in part_of(arrays, NOTED).items():
             self.notes[name][arrays["slots"]] = column
 
     def _usual_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
