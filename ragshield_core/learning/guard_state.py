@@ -245,15 +245,18 @@ class GuardState:
         kept = any(learns(d) and d.traits.unsaved is not None for d in self.detectors)
         return self.where == "memory" and not kept
 
-    def copied(self) -> Self:
-        """Return a copy with its own detectors, for measurements while this state goes on.
-
-        The two share only detectors with unsaved state, which learn nothing.
-        """
+    def frozen(self) -> tuple[str, dict[str, NDArray[Any]]]:
+        """Return the whole present state, as JSON and arrays that later changes do not reach."""
         values, arrays = self.to_parts()
-        plain = json.loads(json.dumps(values))
-        own = {name: array.copy() for name, array in arrays.items()}
-        copy = self.from_parts(plain, own, copied_for(plain["detectors"], self.detectors))
+        return json.dumps(values, separators=(",", ":")), {n: a.copy() for n, a in arrays.items()}
+
+    def thawed(self, values: str, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return a copy from the result of :meth:`frozen`, for measurements beside this state.
+
+        It has its own detectors; the two share only those with unsaved state, which learn nothing.
+        """
+        plain = json.loads(values)
+        copy = self.from_parts(plain, arrays, copied_for(plain["detectors"], self.detectors))
         if self.embedder is not None:
             copy.use_embedder(self.embedder)
         return copy

@@ -500,7 +500,8 @@ class SharedWrites(Writes):
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
-        self._write_snapshot(self.position + 1, *self._as_written(), append)
+        values, arrays = self._state.to_parts()
+        self._write_snapshot(self.position + 1, json.dumps(values), arrays, append)
         self.position += 1
         self._turns.over()
 
@@ -562,9 +563,10 @@ class SharedWrites(Writes):
                 with self._state.lock:
                     self.catch_up()
                     at = self._times_replaced, self._state.calibrator.calibrated_at
-                    copy = self._state.copied() if self._state.recalibration.due else None
-                if copy is None:
+                    frozen = self._state.frozen() if self._state.recalibration.due else None
+                if frozen is None:
                     return
+                copy = self._state.thawed(*frozen)
                 with threadpool_limits(1, user_api="openmp"):  # limits only this thread
                     measured = copy.recalibration.measured(confirmed)
                 turn = self.take_turn()
@@ -714,11 +716,6 @@ class SharedWrites(Writes):
         self._saving = threading.Thread(target=self._save, name="ragshield-snapshot", daemon=True)
         self._saving.start()
 
-    def _as_written(self) -> tuple[str, dict[str, NDArray[Any]]]:
-        """Return the state as a snapshot has it: JSON and arrays."""
-        values, arrays = self._state.to_parts()
-        return json.dumps(values, separators=(",", ":")), arrays
-
     def _save(self) -> None:
         """Write a snapshot of a copy of the present state, which writers may overtake meanwhile."""
         try:
@@ -726,9 +723,8 @@ class SharedWrites(Writes):
                 if not claimed:
                     return
                 with self._state.lock:
-                    position, (values, arrays) = self.position, self._as_written()
-                    arrays = {name: array.copy() for name, array in arrays.items()}
-                self._write_snapshot(position, values, arrays)
+                    position, frozen = self.position, self._state.frozen()
+                self._write_snapshot(position, *frozen)
         except OvertakenError as error:
             logger.info("no snapshot was written: %s", error)
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read
