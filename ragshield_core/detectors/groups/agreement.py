@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.graph import Overlay, Rows
+from ragshield_core.detectors.groups.graph import Codes, Overlay, Rows
 
 # Number of words in a claim: a name, a number, and their context. All words together would only
 # show that two texts have one topic, which the groups' evidence shows already.
@@ -144,12 +144,12 @@ class Agreed(NamedTuple):
 class Newcomers:
     """The new neighbours of the entries of an overlay, and the words that they share.
 
-    ``shares`` are the shares of words in the knowledge base; ``arrived`` has the arrival of each
-    entry by its number, the same for entries that came together: :data:`STANDS` for stored entries,
-    :data:`NEW_TO_ALL` for entries that are new to every newcomer, such as held ones.
+    ``shares`` are the shares of words in the knowledge base; ``arrived`` returns the arrivals of
+    entries by their numbers, the same for entries that came together: :data:`STANDS` for stored
+    entries, :data:`NEW_TO_ALL` for entries that are new to every newcomer, such as held ones.
     """
 
-    def __init__(self, overlay: Overlay, shares: WordShares, arrived: NDArray[np.int64]) -> None:
+    def __init__(self, overlay: Overlay, shares: WordShares, arrived: Codes) -> None:
         self._overlay, self._shares, self._arrived = overlay, shares, arrived
         # By rows, the comparison that all channels share.
         self._parts: dict[bytes, tuple[NDArray[np.intp], Shared]] = {}
@@ -201,8 +201,8 @@ class Newcomers:
     def _new(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which entries of the lists came with the entries of some rows."""
         slots = self._overlay.lists.slots[rows]
-        mine = self._arrived[self._overlay.numbers[rows]][:, None]
-        theirs = self._arrived[slots]
+        mine = self._arrived(self._overlay.numbers[rows])[:, None]
+        theirs = self._arrived(slots)
         new = ((theirs == mine) & (mine >= 0)) | ((theirs == NEW_TO_ALL) & (mine != STANDS))
         return np.asarray(new & (slots >= 0))
 

@@ -478,7 +478,8 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         overlay, judgement = self._judged(batch)
         rows = known.watched_rows(overlay)
         if known.by_groups:
-            guilty = np.concatenate([known.is_held(), condemned])
+            new = known.graph.n_slots + np.flatnonzero(condemned)
+            guilty = np.concatenate([known.held_slots, new])
             rows = accused(overlay, judgement, rows, guilty, unusual)
         return known.graph.index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
@@ -552,7 +553,8 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         slots = graph.learn(keys, overlay)
         known.note_sources(slots, entries.sources)
         known.n_come += len(entries)
-        known.notes["held_at"][slots] = known.n_come if held else np.nan
+        if held:
+            known.hold(slots)
         known.note_tightness(overlay.numbers, tightness)
         self._changed()
 
@@ -563,7 +565,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         known, graph = self._fitted(), self._fitted().graph
         gone = graph.index.slots_of(keys)
         if known.ready:  # released and deleted entries no longer count as held
-            known.notes["held_at"][gone] = np.nan
+            known.release(gone)
         rows = graph.remove(keys)
         if known.ready and rows.size:
             known.note_tightness(rows, known.tightness(graph.part(rows)))

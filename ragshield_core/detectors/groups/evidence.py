@@ -34,6 +34,7 @@ from ragshield_core.detectors.groups.graph import (
     Overlay,
     Rows,
     SimilarityGraph,
+    find,
     rounded,
 )
 from ragshield_core.neighbors.threads import in_threads
@@ -111,9 +112,10 @@ def cosine_of(value: float) -> float:
 
 
 class Held(NamedTuple):
-    """Entries that count only against members of their group, by entry number."""
+    """Entries that count only against members of their group; few of all, in ascending order."""
 
-    weights: NDArray[np.float32]  # of an entry for members of its group; 0 for ordinary entries
+    numbers: NDArray[np.int64]  # (n,) each
+    weights: NDArray[np.float32]  # of an entry for members of its group, > 0
     bonds: NDArray[np.float32]  # nearness of its own group to it; see :func:`nearness`
     waiting: NDArray[np.bool_]  # whether it is in quarantine, and not only suspected
     graph: SimilarityGraph
@@ -121,42 +123,54 @@ class Held(NamedTuple):
     @classmethod
     def of(
         cls,
-        overlay: Overlay,
+        graph: SimilarityGraph,
+        slots: NDArray[np.int64],
         weights: NDArray[np.float32],
-        tight: Mapping[Channel, NDArray[np.float32]],
         waiting: NDArray[np.bool_],
+        tight: Mapping[Channel, NDArray[np.float32]],
     ) -> dict[Channel, Held]:
-        """Build them from columns by slot: weights, tightness by channel, and quarantine."""
-        later = np.zeros(len(overlay.batch), dtype=np.float32)
-        waiting = np.concatenate([waiting & (weights > 0.0), later.astype(np.bool_)])
-        all_weights = np.concatenate([weights, later])
-        held = {}
-        for channel, figures in tight.items():
-            bonds = np.where(weights > 0.0, figures[:, 0], np.float32(0.0))
-            held[channel] = cls(all_weights, np.concatenate([bonds, later]), waiting, overlay.graph)
-        return held
+        """Build them by channel; ``tight`` has the tightness of all entries by slot."""
+        some = weights > 0.0
+        slots, weights, waiting = slots[some], weights[some], waiting[some]
+        return {
+            channel: cls(slots, weights, figures[slots, 0], waiting, graph)
+            for channel, figures in tight.items()
+        }
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with additional rows of an overlay that are suspicious."""
         numbers = evidence.numbers[rows]
-        suspected = np.zeros(len(self.weights), dtype=np.bool_)
-        suspected[numbers] = True
-        weights, bonds = self.weights.copy(), self.bonds.copy()
-        weights[numbers] = 1.0
         group = evidence.members[rows, : SIZES[-1] - 1]
-        mates = (group >= 0) & suspected[group]
+        mates = (group >= 0) & np.isin(group, numbers)
         mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
         mates[~mates.any(axis=1), 0] = True  # no known group: use the nearest entry
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
-        bonds[numbers] = near.min(axis=1)
-        return self._replace(weights=weights, bonds=bonds)
+        others = ~np.isin(self.numbers, numbers)
+        columns = (
+            (self.numbers, numbers),
+            (self.weights, np.ones(len(numbers), dtype=np.float32)),
+            (self.bonds, near.min(axis=1)),
+            (self.waiting, self.waits(numbers)),
+        )
+        joined = [np.concatenate([before[others], new]) for before, new in columns]
+        order = np.argsort(joined[0])
+        return Held._make([*(column[order] for column in joined), self.graph])
+
+    def find(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+        """Return the places of entries among these, -1 for others; shape as ``numbers``."""
+        return find(self.numbers, numbers)
+
+    def waits(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return which entries are in quarantine; shape as ``numbers``."""
+        place = self.find(numbers)
+        return np.asarray((place >= 0) & self.waiting[place]) if len(self.numbers) else place >= 0
 
     def explained(self, lists: Lists, before: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the copied shares that explain edges; originals have numbers below ``before``.
 
         Words copied from held entries explain nothing, unless others have them, too.
         """
-        held = (lists.slots >= 0) & self.waiting[lists.slots] & (lists.slots < before[:, None])
+        held = self.waits(lists.slots) & (lists.slots < before[:, None])
         rows = np.flatnonzero(held.any(axis=1))
         if not rows.size:
             return lists.copied
@@ -168,22 +182,22 @@ class Held(NamedTuple):
 
     def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
         """Remove edges to held entries from entries beside their groups; ``near`` in place."""
-        weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
-        edges = np.nonzero(weight > 0.0)
-        numbers, place = np.unique(slots[edges], return_inverse=True)
-        bonds = self.bonds[numbers]
+        place = self.find(slots)
+        edges = np.nonzero(place >= 0)
+        some, which = np.unique(place[edges], return_inverse=True)
+        numbers, bonds = self.numbers[some], self.bonds[some]
         reach = bonds - BESIDE  # least nearness of members
-        if (there := np.flatnonzero(self.waiting[numbers])).size:
+        if (there := np.flatnonzero(self.waiting[some])).size:
             lists = self.graph.lists.take(numbers[there])
             others = nearness(self.graph.relative(lists.similarities), lists.copied)
-            others[(lists.slots < 0) | (self.weights[lists.slots] > 0.0)] = 0.0
+            others[(lists.slots < 0) | (self.find(lists.slots) >= 0)] = 0.0
             # The nearest others may be admitted members. With only few others, the distance of the
             # surroundings is unknown: a group within a flood does not get a longer reach.
             around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
             middle = np.where(around > 0.0, (bonds[there] + around) / 2.0, bonds[there])
             reach[there] = np.minimum(reach[there], middle)
-        beside = near[edges] < reach[place]
-        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
+        beside = near[edges] < reach[which]
+        near[edges] *= np.where(beside, np.float32(0.0), self.weights[some][which])
 
 
 class Kin:
@@ -253,12 +267,13 @@ class GroupEvidence:
         self.overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
         self._kept, self._suspecting = kept, before is not None and kept is None
-        self._held = held if held is not None and held.weights.any() else None
+        self._held = held if held is not None and len(held.numbers) else None
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
         n = len(overlay.numbers)
         self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
+        self._unordered = np.zeros((n, K), dtype=np.float32)  # nearness in the order of the lists
         self.tight = np.zeros((n, len(SIZES)), dtype=np.float32)
         # Most rows of an overlay only lend their tightness to others: their contrast and agreement
         # are found when they are asked for.
@@ -286,29 +301,27 @@ class GroupEvidence:
     def tied(self, rows: slice | NDArray[np.intp]) -> Raw:
         """Return the evidence of rows, each part limited to the best of the other members."""
         group = self.members[rows, : SIZES[-1] - 1]
-        here = self.overlay.position[group[group >= 0]]
+        place = self.overlay.places(group)
         mine = np.arange(len(self.numbers))[rows]
-        self.find_contrast(np.union1d(mine, here[here >= 0]))
+        self.find_contrast(np.union1d(mine, place[place >= 0]))
         self._find_agreement(mine)
-        self._look_beyond(group)
+        self._look_beyond(group[(group >= 0) & (place < 0)])
         columns = []
         for name, figures in self._figures._asdict().items():
             mine = figures[rows]
             if name != "agreed":  # which involves other members already
-                theirs = self.of(name, group)
+                theirs = self._of(name, group, place)
                 best = [theirs[:, : size - 1, c].max(axis=1) for c, size in enumerate(SIZES)]
                 mine = np.minimum(mine, np.stack(best, axis=1))
             columns.append(mine)
         return Raw(*columns)
 
     def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
-        """Gather the evidence of members outside the overlay, if it is not stored."""
+        """Gather the evidence of members, which are outside the overlay, if it is not stored."""
         self._beyond = None
         if self._standing is None or "near" in self._standing:
             return
-        beyond = np.unique(members[(members >= 0) & (self.overlay.position[members] < 0)]).astype(
-            np.int64
-        )
+        beyond = np.unique(members).astype(np.int64)
         if beyond.size:
             self._beyond = GroupEvidence(
                 self.overlay.graph.part(beyond),
@@ -328,13 +341,13 @@ class GroupEvidence:
             return None
         rows = np.s_[row : row + 1]
         copied = self.overlay.lists.copied[rows]
-        others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
+        others = np.where(copied < COPIED_FROM, self._unordered[rows], np.float32(0.0))
         return self.newcomers.agreed(row, others, size - 1)
 
     def _tightness(self, rows: Rows, before: GroupEvidence | None) -> None:
         overlay = self.overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
-        near = self._near(rows)
+        near = self._unordered[rows] = self._near(rows)
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
@@ -351,7 +364,7 @@ class GroupEvidence:
             same = (own < start) & (group < start).all(axis=1)
             tight[same] = self._standing["tight"][own[same]]
         if before is not None:
-            place = before.overlay.position[self._before(own)]
+            place = before.overlay.places(self._before(own))
             width = np.s_[: group.shape[1]]
             found = (before.members[place, width] == self._before(group)).all(axis=1)
             found &= (before.nearness[place, width] == near[:, width]).all(axis=1) & (place >= 0)
@@ -435,7 +448,7 @@ class GroupEvidence:
     def _agreement(self, rows: NDArray[np.intp]) -> None:
         assert self.newcomers is not None  # noqa: S101 - the caller has looked
         copied = self.overlay.lists.copied[rows]
-        others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
+        others = np.where(copied < COPIED_FROM, self._unordered[rows], np.float32(0.0))
         self._figures.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
 
     def _contrast(self, rows: NDArray[np.intp]) -> None:
@@ -444,7 +457,7 @@ class GroupEvidence:
         members, nearness = self.members[rows, others], self.nearness[rows, others]
         theirs = self.of("tight", members)
         if self._held is not None:  # entries in quarantine do not make a group look usual
-            theirs[(members >= 0) & self._held.waiting[members]] = 0.0
+            theirs[self._held.waits(members)] = 0.0
         # The surroundings count at most as much as their own nearness to the entry.
         reached = np.minimum(theirs, nearness[:, :, None])
         for figures, counted in ((self._figures.near, reached), (self._figures.far, theirs)):
@@ -475,9 +488,13 @@ class GroupEvidence:
 
     def of(self, part: str, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """Return evidence by entry number, with a last axis of sizes; 0 for a negative number."""
-        position = self.overlay.position[numbers]
-        here = getattr(self._figures, part)[position]
-        outside = (position < 0) & (numbers >= 0)
+        return self._of(part, numbers, self.overlay.places(numbers))
+
+    def _of(
+        self, part: str, numbers: NDArray[np.integer[Any]], place: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        here = getattr(self._figures, part)[place]
+        outside = (place < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
             if part in self._standing:
                 here[outside] = self._standing[part][numbers[outside]]

@@ -8,7 +8,7 @@ not changed. Learning the batch writes the overlay into the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -41,6 +41,8 @@ SPARE = 8
 ROUNDING, TIED = 2e-6, 256
 # Neighbours whose vectors are compared at once: 50 MB of 384 dimensions.
 RANKED = 32_768
+# A search takes as long as filling so many cells of a table.
+CELLS = 128
 # Marks an entry without a document id: it shares no document with any other.
 NO_LINEAGE = -1
 # Cosines, shares and figures are rounded when they are computed, so that results are the same in a
@@ -49,6 +51,9 @@ NO_LINEAGE = -1
 COSINE_STEPS = 2**16 - 1
 
 Rows = slice | NDArray[np.intp]
+# Return a property of entries by their numbers, an array of the same shape; -1 may have any.
+Marks = Callable[[NDArray[np.integer[Any]]], NDArray[np.bool_]]
+Codes = Callable[[NDArray[np.integer[Any]]], NDArray[np.integer[Any]]]
 
 
 class Lists(NamedTuple):
@@ -479,12 +484,13 @@ class Overlay:
         self._lineage, self._new_lineages = codes_of(batch.lineages, graph.lineages)
 
     @cached_property
-    def position(self) -> NDArray[np.int32]:
-        """Place of each number in :attr:`numbers`, -1 for others."""
-        # int32 suffices for fewer than 2^31 entries, and saves memory for a whole knowledge base.
-        position = np.full(self._start + len(self.batch), -1, dtype=np.int32)
-        position[self.numbers] = np.arange(len(self.numbers))
-        return position
+    def _order(self) -> NDArray[np.intp]:
+        return np.argsort(self.numbers, kind="stable")
+
+    def places(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
+        """Return the places of entries in :attr:`numbers`, -1 for others; shape as ``numbers``."""
+        place = find(self.numbers[self._order], numbers)
+        return np.where(place >= 0, self._order[place], -1) if len(self._order) else place
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros for a number of -1."""
@@ -521,6 +527,19 @@ class Overlay:
     def words_of(self, number: int) -> NDArray[np.uint32]:
         """Return the hashes of an entry's words, in order."""
         return self.all_words.take(np.array([number]))[0]
+
+
+def find(among: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the places of numbers among others, which ascend; -1 for a missing one."""
+    if not len(among):
+        return np.full(numbers.shape, -1, dtype=np.intp)
+    size = int(among[-1]) + 2
+    if size < CELLS * numbers.size:  # looking into a table takes nanoseconds
+        table = np.full(size, -1, dtype=np.intp)
+        table[among] = np.arange(len(among))
+        return np.asarray(table[np.minimum(numbers, size - 1)])
+    place = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
+    return np.where(among[place] == numbers, place, -1)
 
 
 def codes_of(

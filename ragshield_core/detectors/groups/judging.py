@@ -90,14 +90,14 @@ def judge(
     if not known.by_groups:
         return cleanbase.judge(known, overlay)
     if suspected is None:
-        recent = known.recent(len(overlay.batch))
+        recent = known.recent()
         lineages = lineages_of(overlay, recent)
         evidence = known.evidence(overlay, known.newcomers(overlay, recent))
         return scored(known, overlay, evidence, lineages, rows)
     # Newcomers, and copies, which count by themselves, do not change with suspicion.
     suspects, first = suspected
     before = first.evidence
-    held = {c: one.suspecting(suspects, before[c]) for c, one in known.held(overlay).items()}
+    held = {c: one.suspecting(suspects, before[c]) for c, one in known.held().items()}
     newcomers = before["cross"].newcomers
     evidence = known.evidence(overlay, newcomers, held=held, before=before)
     judgement = scored(known, overlay, evidence, first.lineages, rows)
@@ -158,6 +158,8 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
     """Judge groups of joining sources by their source as well, if they are off stored topics."""
     suspects = np.flatnonzero(judgement.scores > known.suspicious)
     suspects = suspects[judgement.why[suspects] != CLONES_AT]
+    if not suspects.size:
+        return judgement
     # Codes of sources by entry number.
     codes = np.concatenate([known.notes["source"], known.source_codes(overlay.batch.sources)])
     suspects = suspects[known.joining(codes[overlay.numbers[suspects]])]
@@ -262,13 +264,13 @@ def accused(
     overlay: Overlay,
     judgement: Judgement,
     rows: NDArray[np.intp],
-    guilty: NDArray[np.bool_],
+    guilty: NDArray[np.int64],
     unusual: Collection[str],
 ) -> NDArray[np.intp]:
     """Return the stored rows with more evidence against them than imitators could create.
 
-    ``guilty`` marks held entries, by number. For ``unusual`` entries, which were so before the held
-    ones came, membership in one group is enough.
+    ``guilty`` are the numbers of held entries. For ``unusual`` entries, which were so before these
+    came, membership in one group is enough.
     """
     why = judgement.why[rows]
     accused = np.zeros(len(rows), dtype=np.bool_)
@@ -276,7 +278,7 @@ def accused(
         widths = np.where(why == CROWD_AT, CROWD, SIZES[-1] - 1)
         mine = np.flatnonzero(CHANNEL_OF[why] == channel)
         group = judgement.evidence[channel].members[rows[mine], :CROWD]
-        with_them = (group >= 0) & guilty[group]
+        with_them = np.isin(group, guilty)
         with_them &= np.arange(CROWD) < widths[mine, None]
         for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
             own = overlay.numbers[rows[mine[place]]]

@@ -19,7 +19,7 @@ from ragshield_core.detectors.groups.evidence import (
     Held,
     Kin,
 )
-from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph, codes_of
+from ragshield_core.detectors.groups.graph import Marks, Overlay, SimilarityGraph, codes_of
 from ragshield_core.detectors.groups.usual import COPIES, Usual, lineages_of
 from ragshield_core.detectors.groups.words import Vocabulary
 from ragshield_core.model.entries import Batch
@@ -100,6 +100,7 @@ class Known:
         # By id, the keys of held entries in the graph; number of entries learned or held since fit.
         self.keys: dict[str, list[str]] = {}
         self.n_come = 0
+        self.held_slots = np.empty(0, dtype=np.int64)  # slots of held entries, ascending
         # Codes of sources by name, codes of vouched-for sources, and the words of these.
         self.sources: dict[str | None, int] = {}
         self.vouched: set[int] = set()
@@ -141,7 +142,17 @@ class Known:
         """Return the keys of held entries."""
         return [key for entry_id in ids for key in self.keys.get(entry_id, ())]
 
-    def is_held(self, slots: Any = np.s_[:]) -> NDArray[np.bool_]:
+    def hold(self, slots: NDArray[np.int64]) -> None:
+        """Note that the entries in some slots are held from now on."""
+        self.notes["held_at"][slots] = self.n_come
+        self.held_slots = np.union1d(self.held_slots, slots)
+
+    def release(self, slots: NDArray[np.int64]) -> None:
+        """Note that the entries in some slots are held no longer."""
+        self.notes["held_at"][slots] = np.nan
+        self.held_slots = np.setdiff1d(self.held_slots, slots)
+
+    def is_held(self, slots: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Return which entries are held."""
         return np.asarray(~np.isnan(self.notes["held_at"][slots]))
 
@@ -151,32 +162,43 @@ class Known:
         slots = overlay.numbers[standing]
         return standing[~self.notes["trusted"][slots] & ~self.is_held(slots)]
 
-    def held(self, overlay: Overlay) -> dict[Channel, Held]:
+    def held(self) -> dict[Channel, Held]:
         """Return, by channel, the entries that count only against members of their group.
 
         Entries that are suspicious because they came together count as held: others are not
         suspicious for being beside them.
         """
-        held_at = self.notes["held_at"]
-        weights = np.zeros(len(held_at), dtype=np.float32)
-        weights[self.came_together] = 1.0
-        waiting = self.is_held()
+        slots = np.union1d(self.came_together, self.held_slots)
         # The weight of unconfirmed entries decays.
-        age = self.n_come - held_at[waiting]
-        weights[waiting] = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
-        return Held.of(overlay, weights, {c: self.notes[c] for c in CHANNELS}, waiting)
+        age = self.n_come - self.notes["held_at"][slots].astype(np.float64)
+        weights = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
+        tight = {channel: self.notes[channel] for channel in CHANNELS}
+        return Held.of(self.graph, slots, weights.astype(np.float32), self.is_held(slots), tight)
 
     # Newcomers
 
-    def recent(self, n_new: int) -> NDArray[np.bool_]:
-        """Return, by entry number, which are recent: the watched ones of the latest tenth.
+    def _begin_of_latest(self, count: int) -> int:
+        """Return the first slot of the latest so many present entries."""
+        gone = self.notes["gone"]
+        begin = len(gone)
+        while begin and (missing := count - int(np.count_nonzero(~gone[begin:]))) > 0:
+            begin = max(0, begin - missing)
+        return begin
+
+    def recent(self) -> Marks:
+        """Return which entries are recent: new ones, and the watched ones of the latest tenth.
 
         Held entries are always recent: they explain no later entries.
         """
-        gone, trusted = self.notes["gone"], self.notes["trusted"]
-        younger = np.cumsum(~gone[::-1])[::-1]  # itself included
-        recent = (younger <= round(ARRIVING * len(self.graph))) & ~trusted | self.is_held()
-        return np.concatenate([recent, np.ones(n_new, dtype=np.bool_)])
+        begin = self._begin_of_latest(round(ARRIVING * len(self.graph)))
+        n_slots = self.graph.n_slots
+
+        def recent(numbers: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+            slots = np.where(numbers < n_slots, numbers, -1)
+            watched = (slots >= begin) & ~self.notes["trusted"][slots]
+            return np.asarray(watched | self.is_held(slots) | (numbers >= n_slots))
+
+        return recent
 
     def turns(self, turns: int) -> NDArray[np.int64]:
         """Return the part of the graph to which each entry belongs, by slot, in order of arrival.
@@ -189,7 +211,7 @@ class Known:
         there = np.cumsum(~self.notes["gone"]) - 1
         return np.asarray(there * turns // max(1, len(self.graph)))
 
-    def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
+    def newcomers(self, overlay: Overlay, recent: Marks) -> Newcomers | None:
         """Return the entries that came together; ``None`` if words were not counted.
 
         A large batch is split into parts as large as those of the measurement: otherwise its size
@@ -200,18 +222,25 @@ class Known:
         n_new = len(overlay.batch)
         if not n_new:
             return self.newcomers_by_turn(overlay)
-        there = np.concatenate([~self.notes["gone"], np.ones(n_new, dtype=np.bool_)])
-        later = np.cumsum(there[::-1])[::-1] - 1
-        together = later // max(1, round(ARRIVING * len(self.graph)))
-        arrived = np.where(recent, together, STANDS)
-        arrived[: self.graph.n_slots][self.is_held()] = NEW_TO_ALL
+        n_slots, size = self.graph.n_slots, max(1, round(ARRIVING * len(self.graph)))
+        # Stored entries before the first slot of a part came with an earlier part.
+        ends = range(size - n_new, size + 1, size)
+        begins = np.sort([self._begin_of_latest(max(0, end)) for end in ends])
+
+        def arrived(numbers: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+            slots = np.where(numbers < n_slots, numbers, -1)
+            stored = len(begins) - np.searchsorted(begins, slots, side="right")
+            part = np.where(numbers < n_slots, stored, (n_slots + n_new - 1 - numbers) // size)
+            part = np.where(recent(numbers), part, STANDS)
+            return np.where((slots >= 0) & self.is_held(slots), NEW_TO_ALL, part)
+
         return Newcomers(overlay, self.shares, arrived)
 
     def newcomers_by_turn(self, overlay: Overlay) -> Newcomers | None:
         """Return the same as in the measurement: as if each part of the graph had come together."""
         if self.shares is None:
             return None
-        return Newcomers(overlay, self.shares, self.turns(TURNS))
+        return Newcomers(overlay, self.shares, self.turns(TURNS).__getitem__)
 
     def lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
         """Return :func:`.usual.lineages_of` entries; each part of the graph in turn comes last."""
@@ -219,7 +248,7 @@ class Known:
         lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
         for number in range(turns):
             mine = turn[overlay.numbers] == number
-            for kind, found_in in lineages_of(overlay, turn == number).items():
+            for kind, found_in in lineages_of(overlay, (turn == number).__getitem__).items():
                 lineages[kind][mine] = found_in[mine]
         return lineages
 
@@ -236,7 +265,7 @@ class Known:
     ) -> dict[Channel, GroupEvidence]:
         """Return the evidence about the entries of an overlay, by channel."""
         exempt = overlay.lineage_codes(self.rule.trusted_lineages)
-        held = self.held(overlay) if held is None else held
+        held = self.held() if held is None else held
         return {
             channel: GroupEvidence(
                 overlay,
@@ -339,6 +368,7 @@ class Known:
         """Renumber the entries of the graph, after many have left."""
         before = self.graph.compact()
         self.came_together = np.flatnonzero(np.isin(before, self.came_together)).astype(np.int32)
+        self.held_slots = np.flatnonzero(~np.isnan(self.notes["held_at"]))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -370,6 +400,7 @@ class Known:
         known.sources = {name: code for code, name in enumerate(values["sources"])}
         known.vouched = set(values["vouched"])
         known.ready = values["ready"]
+        known.held_slots = np.flatnonzero(~np.isnan(known.notes["held_at"]))
         known._take_usual_parts(values, arrays)
         return known
 

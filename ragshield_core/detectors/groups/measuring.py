@@ -161,7 +161,7 @@ def _without_order(
         usual.columns(shuffled).max(axis=1),
         audit_threshold(UNSUSPICIOUS),
     )
-    together = _with_groups(known, some, evidence, together)
+    together = _with_groups(known, evidence, together)
     known.came_together = some.numbers[together].astype(np.int32)
     known.shuffled = bool(together.any())
     if not known.shuffled:
@@ -181,20 +181,20 @@ def _without_order(
 
 def _with_groups(
     known: Known,
-    overlay: Overlay,
     evidence: Mapping[Channel, GroupEvidence],
     suspected: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Return the suspected rows, and rows as near to two of these as their own groups are."""
-    weights = np.zeros(known.graph.n_slots, dtype=np.float32)
-    waiting = np.zeros(len(weights), dtype=np.bool_)
-    nobody = Held.of(overlay, weights, {c: known.notes[c] for c in evidence}, waiting)
+    none, notes = np.empty(0), {channel: known.notes[channel] for channel in evidence}
+    nobody = Held.of(
+        known.graph, none.astype(np.int64), none.astype(np.float32), none.astype(np.bool_), notes
+    )
     while suspected.any():
         joined = suspected.copy()
         for channel, found in evidence.items():
             held = nobody[channel].suspecting(np.flatnonzero(suspected), found)
-            theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
-            theirs &= found.nearness >= held.bonds[found.members]
+            place = held.find(found.members)
+            theirs = (place >= 0) & (found.nearness >= held.bonds[place])
             joined |= theirs.sum(axis=1) >= NEAREST_SUSPECTS
         if (joined == suspected).all():
             break

@@ -18,7 +18,7 @@ from ragshield_core.detectors.groups.evidence import (
     Channel,
     GroupEvidence,
 )
-from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Overlay
+from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Marks, Overlay
 from ragshield_core.state import part_of
 
 # Beyond this quantile of the reference, few values are left to count; the tail continues
@@ -261,13 +261,11 @@ def copies_in(overlay: Overlay, lists: Lists, definition: Copies) -> NDArray[np.
     return np.asarray(alike & copied)
 
 
-def new_copies(
-    overlay: Overlay, recent: NDArray[np.bool_], definition: Copies
-) -> NDArray[np.int64]:
+def new_copies(overlay: Overlay, recent: Marks, definition: Copies) -> NDArray[np.int64]:
     """Count the other documents among recent copies; 0 if there is an older copy."""
     lists, n = overlay.lists, len(overlay.numbers)
     clone = copies_in(overlay, lists, definition)
-    clone &= recent[overlay.numbers][:, None]
+    clone &= recent(overlay.numbers)[:, None]
     row, column = np.nonzero(clone)
     other = lists.slots[row, column]
     mine = overlay.lineage_of(overlay.numbers[row])
@@ -275,13 +273,14 @@ def new_copies(
     stranger = (mine != theirs) | (mine == NO_LINEAGE)
     # Each entry without a document id counts as a document of its own.
     name = np.where(theirs == NO_LINEAGE, -2 - other, theirs)
-    counted = stranger & recent[other]
+    new = recent(other)
+    counted = stranger & new
     pairs = np.unique(np.stack([row[counted], name[counted]], axis=1), axis=0)
     lineages = np.bincount(pairs[:, 0], minlength=n)
-    lineages[row[stranger & ~recent[other]]] = 0
+    lineages[row[stranger & ~new]] = 0
     return lineages
 
 
-def lineages_of(overlay: Overlay, recent: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+def lineages_of(overlay: Overlay, recent: Marks) -> dict[str, NDArray[np.int64]]:
     """Return, by kind, the number of other documents among recent copies of each entry."""
     return {kind: new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}

@@ -148,8 +148,8 @@ class Words:
 
 def _hardly_any(words: NDArray[np.uint32]) -> bool:
     """Return whether a text has so few distinct words that it has no content."""
-    first = words[: 4 * FEWEST_WORDS]  # mostly enough
-    return all(len(set(some.tolist())) < FEWEST_WORDS for some in (first, words))
+    first = set(words[: 4 * FEWEST_WORDS].tolist())  # mostly enough
+    return len(first) < FEWEST_WORDS and len(set(words.tolist())) < FEWEST_WORDS
 
 
 class Vocabulary:

@@ -58,7 +58,7 @@ def search(plan: Plan, partition: int) -> int:
     overlay = window(plan, own, Lists(*best, nothing)).overlay
     overlay.lists.copied[:] = overlay.graph.copied(overlay.numbers, overlay.lists)
     # An audit cannot tell new entries from old: all copies count.
-    copies = lineages_of(overlay, np.ones(overlay.graph.n_slots, dtype=np.bool_))
+    copies = lineages_of(overlay, lambda numbers: np.ones(numbers.shape, dtype=np.bool_))
     plan.write(partition, {**best._asdict(), "copied": overlay.lists.copied, **copies})
     return int(np.count_nonzero(overlay.with_kin()))
 

@@ -131,7 +131,9 @@ def test_only_entries_that_came_together_count_as_new():
     near = np.ones(overlay.lists.slots.shape, dtype=np.float32)
     arrived = np.full(17, STANDS)
     arrived[11:14], arrived[14:16], arrived[16] = 0, 1, NEW_TO_ALL
-    newcomers = Newcomers(overlay, WordShares.of([graph.words.take(graph.present)]), arrived)
+    newcomers = Newcomers(
+        overlay, WordShares.of([graph.words.take(graph.present)]), arrived.__getitem__
+    )
 
     def found(row, n_mates):
         agreed = newcomers.agreed(row, near[:1], n_mates)
