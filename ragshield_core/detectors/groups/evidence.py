@@ -85,6 +85,9 @@ NEAREST_SUSPECTS = 2
 FIGURE_STEPS = 6_000
 
 
+NO_NUMBERS = np.empty(0, dtype=np.int64)
+
+
 class Raw(NamedTuple):
     """Evidence before an entry is tied to its group; shape (n, len(SIZES)) each."""
 
@@ -119,6 +122,7 @@ class Held(NamedTuple):
     bonds: NDArray[np.float32]  # nearness of its own group to it; see :func:`nearness`
     waiting: NDArray[np.bool_]  # whether it is in quarantine, and not only suspected
     graph: SimilarityGraph
+    suspected: NDArray[np.int64] = NO_NUMBERS  # the suspicious ones that came last, ascending
 
     @classmethod
     def of(
@@ -154,7 +158,7 @@ class Held(NamedTuple):
         )
         joined = [np.concatenate([before[others], new]) for before, new in columns]
         order = np.argsort(joined[0])
-        return Held._make([*(column[order] for column in joined), self.graph])
+        return Held._make([*(column[order] for column in joined), self.graph, np.sort(numbers)])
 
     def find(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
         """Return the places of entries among these, -1 for others; shape as ``numbers``."""
@@ -283,7 +287,24 @@ class GroupEvidence:
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             self._known[:] = True  # no edges
             return
-        _in_parts(lambda rows: self._tightness(rows, before), np.arange(n))
+        rows = np.arange(n)
+        if before is not None and self._held is not None and len(self._held.suspected):
+            changed = (find(self._held.suspected, overlay.lists.slots) >= 0).any(axis=1)
+            self._take(before, np.flatnonzero(~changed))
+            rows = np.flatnonzero(changed)
+        _in_parts(lambda some: self._tightness(some, before), rows)
+
+    def _take(self, before: GroupEvidence, rows: NDArray[np.intp]) -> None:
+        """Take over some rows of earlier evidence about this overlay, except for their contrast."""
+        for mine, theirs in (
+            (self.members, before.members),
+            (self.nearness, before.nearness),
+            (self._unordered, before._unordered),
+            (self.tight, before.tight),
+            (self._figures.agreed, before._figures.agreed),
+            (self._known[1], before._known[1]),
+        ):
+            mine[rows] = theirs[rows]
 
     @property
     def numbers(self) -> NDArray[np.int64]:
