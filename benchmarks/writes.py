@@ -16,10 +16,13 @@ import os
 import platform
 import pstats
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,12 +33,28 @@ from decisions import opened
 from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.database import Database
+from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.judge import Judge
+from ragshield_core.screening import screening
+from ragshield_core.screening.knowledge import Knowledge
+from ragshield_core.store.keeper import Keeper
 
 # Size of batch -> number of measured writes, after two warm-up writes.
 WRITES = {1: 40, 100: 6, 600: 1}
 WARM_UP = 2
 KNOWN = (1_000, 5_000, 20_000)
 GROWN = 40_000
+# Steps of a write: where each begins, and its name; a detector's judgement has the detector's name.
+STEPS: tuple[tuple[Any, str, str], ...] = (
+    (Keeper, "run", "everything else"),
+    (Judge, "read_ahead", "texts are read"),
+    (screening, "judged", ""),
+    (Knowledge, "prepared", "learning, for all processes"),
+    (GuardState, "apply", "learning"),
+    (Database, "write_rows", "database"),
+)
+STEPPED, EMBEDDED = 5_000, 2_000  # known entries, texts that are embedded in a second
 RESULTS = Path(__file__).parent / "results"
 
 Write = Callable[[Sequence[int]], object]
@@ -92,6 +111,72 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
         with closing(Guard.open(url)) as guard:
             yield from lines(f"opened, {name}", known, kept(guard, rows), iter(coming))
         made.drop(url)
+
+
+class Steps(ExitStack):
+    """Time of each step of writes, without the steps inside it.
+
+    The threads of a write wait for each other, so that one list of open steps is enough.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._open: list[float] = []  # time of the steps inside each open one
+        for owner, name, label in STEPS:
+            step = self._timed(getattr(owner, name), label)
+            self.enter_context(mock.patch.object(owner, name, step))
+
+    def _timed(self, call: Callable[..., Any], label: str) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._open.append(0.0)
+            begin = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - begin
+                self.seconds[label or f"judged by {args[0].name}"] += took - self._open.pop()
+                if self._open:
+                    self._open[-1] += took
+
+        return timed
+
+
+def stepped(rows: Batch, made: Databases) -> Iterator[str]:
+    """Yield a table of the steps of a guarded write."""
+    url, found = made.new(), []
+    adopted(rows, STEPPED, url)
+    with closing(Guard.open(url)) as guard:
+        write, coming = kept(guard, rows), iter(range(STEPPED, len(rows)))
+        timed(write, coming, 100, 1)
+        for size, n in ((100, 3), (1, 40)):
+            with Steps() as steps:
+                timed(write, coming, size, n)
+            found.append({name: 1000 * s / size / n for name, s in steps.seconds.items()})
+    made.drop(url)
+    batches, single = found
+    yield f"| step, {STEPPED:,} known | in a batch of 100, ms | of a single one, ms |"
+    yield "|---|---|---|"
+    for name in sorted(batches, key=lambda name: -batches[name]):
+        if max(batches[name], single.get(name, 0.0)) >= 0.005:  # noqa: PLR2004 - shown as 0.01
+            yield f"| {name} | {batches[name]:.2f} | {single.get(name, 0.0):.2f} |"
+    yield f"| together | {sum(batches.values()):.2f} | {sum(single.values()):.2f} |"
+
+
+def beside_embedding(lines_found: Sequence[str]) -> str:
+    """Return a sentence about guarded writes beside a quick embedder, from the table's lines."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines_found]
+    wall = {(c[0], c[1], c[2]): float(c[5]) for c in cells}
+    known = cells[-1][1]
+    each = 1000 / EMBEDDED
+    said = ", ".join(
+        f"{1000 / (each + wall[label, known, '100']):,.0f} ({label})"
+        for label in dict.fromkeys(c[0] for c in cells if c[0].startswith("opened"))
+    )
+    return (
+        f"Beside an embedder of {EMBEDDED:,} texts a second, one process that embeds a batch of "
+        f"100 and then writes it makes so many documents a second, {known} known: {said}."
+    )
 
 
 def growth(rows: Batch, url: str) -> str:
@@ -153,6 +238,7 @@ def main() -> None:
             for line in table(many(known + needed), known, kinds):
                 print(line, flush=True)
                 found.append(line)
+        steps = () if quick else tuple(stepped(many(STEPPED + 500), kinds["SQLite"]))
         even = growth(many(grown), kinds["SQLite"].new())
     page = f"""# What a guarded write costs
 
@@ -164,6 +250,12 @@ dict of rows. Python {platform.python_version()}.
 | write | known | batch | processor, ms | median, ms | wall, ms |
 |---|---|---|---|---|---|
 {chr(10).join(found)}
+
+{beside_embedding(found)}
+
+Steps of a write on SQLite, wall time without the steps inside:
+
+{chr(10).join(steps)}
 
 {even}
 """
