@@ -120,6 +120,8 @@ class Lexicon:
         """Return the ideas of each word; the ideas of a phrase are at its first word."""
         found = list(map(self.bits, words))
         begins = self.phrases
+        if begins.keys().isdisjoint(words):  # quickly found in most languages
+            return found
         for at in [at for at, word in enumerate(words[:-1]) if word in begins]:
             seconds, second = begins[words[at]], words[at + 1]
             if second not in seconds and "" not in seconds:

@@ -271,12 +271,17 @@ class IdeaModel:
 
     def language(self, words: Sequence[str]) -> str:
         """Return the language with the most function words among these words, then most ideas."""
-        return self._read(words, None)[0]
+        votes, near = self._near(words, None)
+        return near[0] if len(near) == 1 else self._most(words, votes, near)[0]
 
-    def _read(self, words: Sequence[str], usual: str | None) -> tuple[str, list[int]]:
+    def _read(self, words: Sequence[str], usual: str) -> tuple[str, list[int]]:
         """Return the language of words, and the ideas of each word in it."""
         if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
             return "en", self.lexicons["en"].ideas(words)
+        return self._most(words, *self._near(words, usual))
+
+    def _near(self, words: Sequence[str], usual: str | None) -> tuple[dict[str, int], list[str]]:
+        """Return the votes for each language, and the languages that words may be in."""
         there = frozenset(words)
         votes = {
             language: 2 * len(stopwords & there) + (language == usual)
@@ -284,10 +289,13 @@ class IdeaModel:
         }
         # One vote is not decisive: the only function word of a short order may be in two languages.
         least = max(votes.values()) - 1
-        near = (language for language, count in votes.items() if count >= least)
+        return votes, [language for language, count in votes.items() if count >= least]
+
+    def _most(
+        self, words: Sequence[str], votes: Mapping[str, int], near: Sequence[str]
+    ) -> tuple[str, list[int]]:
+        """Return the language in which words have most ideas, and the ideas of each word."""
         found = {language: self.lexicons[language].ideas(words) for language in near}
-        if len(found) == 1:
-            return found.popitem()
         return max(found.items(), key=lambda item: (sum(map(bool, item[1])), votes[item[0]]))
 
     def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
