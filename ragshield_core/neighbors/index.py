@@ -24,8 +24,8 @@ from ragshield_core.neighbors.search import (
 )
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
 
-# Two cores compare a batch of 1,000 with this many entries in a tenth of a second; lists take about
-# a third of that, and miss some neighbours (benchmarks/results/neighbor_index.md).
+# Up to about this many entries, a comparison with all of them takes no longer than lists, which miss
+# some neighbours.
 EXACT_UP_TO = 25_000
 # Rows that are searched for at once, in threads.
 QUERY_ROWS = 4_096
