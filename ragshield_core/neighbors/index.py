@@ -24,7 +24,7 @@ from ragshield_core.neighbors.search import (
 )
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
 
-# Up to about this many entries, a comparison with all of them takes no longer than lists, which miss
+# Up to about this many entries, comparing with all of them takes no longer than lists, which miss
 # some neighbours.
 EXACT_UP_TO = 25_000
 # Rows that are searched for at once, in threads.
