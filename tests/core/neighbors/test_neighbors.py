@@ -65,6 +65,7 @@ def small_chunks(monkeypatch):
         (index_module, "QUERY_ROWS", 32),
         (search, "CHUNK_ROWS", 32),
         (search, "QUERIES", 8),
+        (search, "COMPARED", 7),
     ]:
         monkeypatch.setattr(module, name, value)
 

@@ -56,6 +56,27 @@ def test_pairs_are_compared_across_standing_and_new_entries():
     assert_same(words.take(np.array([-1, 4, 1])), [word_hashes(""), word_hashes(six), texts[1]])
 
 
+def test_a_pair_is_compared_once(monkeypatch):
+    rng = np.random.default_rng(4)
+    texts = [rng.integers(0, 99, rng.integers(3, 40)).astype(np.uint32) for _ in range(30)]
+    pairs = []
+
+    def comparing(words, a, b):
+        pairs.append(len(a))
+        return containment(words, a, b)
+
+    monkeypatch.setattr(module, "containment", comparing)
+    words = Words(words_of(texts[:20]), texts[20:])
+    asked = [rng.integers(0, 30, (2, 40)) for _ in range(5)]
+    for first, second in [*asked, *asked[::-1], asked[0][::-1]]:
+        alone = Words(words_of(texts), [])._copied(np.stack([first, second]))
+        np.testing.assert_array_equal(words.copied(first, second), floored(alone))
+    distinct = {
+        tuple(sorted(pair)) for first, second in asked for pair in zip(first, second, strict=True)
+    }
+    assert sum(pairs) - 11 * 40 == len(distinct)
+
+
 def test_comparing_texts_in_parts_gives_the_same_result(monkeypatch):
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, 99, rng.integers(20, 40)).astype(np.uint32) for _ in range(60)]

@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 from support import clones_of, group, join, passages, prose, through_files
 
 from ragshield_core import Batch
+from ragshield_core.detectors.groups.agreement import Newcomers, WordShares
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     COPIED_ALL,
     COPIED_FROM,
     FLOOR,
+    NO_NUMBERS,
     PARTS,
     SIZES,
     SURROUNDINGS,
     GroupEvidence,
+    Held,
     K,
     Kin,
     cosine_of,
@@ -182,6 +185,47 @@ def test_evidence_of_a_new_entry_matches_a_full_computation(channel):
             np.testing.assert_allclose(
                 getattr(new.raw, part)[0], getattr(expected, part)[row], atol=1e-3
             )
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("seed", range(3))
+def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(channel, seed, monkeypatch):
+    batch = corpus(seed, n=60)
+    graph = graph_of(batch.take(range(45)))
+    overlay = graph.overlay(batch.take(range(45, 60)))
+    exempt = overlay.lineage_codes(())
+    nobody = np.empty(0)
+    tight = evidence_of(graph, channel).tight
+    held = Held.of(
+        graph,
+        nobody.astype(np.int64),
+        nobody.astype(np.float32),
+        nobody.astype(np.bool_),
+        {channel: tight},
+    )[channel]
+    newcomers = Newcomers(
+        overlay, WordShares.of([graph.words.take(graph.present)]), lambda numbers: numbers // 30
+    )
+    given = {"standing": {"tight": tight}, "exempt": exempt, "kin": KIN, "newcomers": newcomers}
+    first = GroupEvidence(overlay, channel, **given)
+    first.tied(np.arange(0, 20))  # some are known already
+    suspecting = held.suspecting(np.array([0, 3]), first)
+    seen, near = [], GroupEvidence._near
+
+    def counting(self, rows):
+        seen.append(len(rows))
+        return near(self, rows)
+
+    monkeypatch.setattr(GroupEvidence, "_near", counting)
+    quick, whole = (
+        GroupEvidence(overlay, channel, **given, held=one, before=first)
+        for one in (suspecting, suspecting._replace(suspected=NO_NUMBERS))
+    )
+    assert sum(seen[:-1]) < seen[-1] == len(overlay.numbers)
+    for part, expected in whole.raw._asdict().items():
+        np.testing.assert_array_equal(getattr(quick.raw, part), expected, err_msg=part)
+    np.testing.assert_array_equal(quick.members, whole.members)
+    np.testing.assert_array_equal(quick.nearness, whole.nearness)
 
 
 def test_kin_similarity_maps_to_equally_rare_stranger_similarity():

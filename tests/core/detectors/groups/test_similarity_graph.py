@@ -49,6 +49,18 @@ def assert_lists(lists, expected, rows=slice(None)):
             assert found.get((r, slot), share) == pytest.approx(share, abs=1e-6)
 
 
+def test_copies_are_listed_in_the_order_of_their_arrival():
+    # More copies than a list is long: products of other shapes give them other cosines.
+    copies = clones_of(KNOWN[0], 9)
+    graph = grown(K, fitted=join(KNOWN, copies))
+    same = graph.index.slots_of([KNOWN.ids[0], *copies.ids])
+    for slot in same.tolist():
+        others = [other for other in same.tolist() if other != slot]
+        assert graph.lists.slots[slot].tolist() == others[:K]
+    late = graph.overlay(clones_of(KNOWN[0], 2, "late"))
+    assert late.lists.slots[0].tolist() == same.tolist()[:K]
+
+
 def grown(k, *parts, fitted=KNOWN):
     graph = SimilarityGraph(KNOWN.dim, k)
     if len(fitted):
