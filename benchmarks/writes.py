@@ -148,13 +148,13 @@ def stepped(rows: Batch, made: Databases) -> Iterator[str]:
     adopted(rows, STEPPED, url)
     with closing(Guard.open(url)) as guard:
         write, coming = kept(guard, rows), iter(range(STEPPED, len(rows)))
-        timed(write, coming, 100, 1)
-        for size, n in ((100, 3), (1, 40)):
+        timed(write, coming, 10, WARM_UP)
+        for size, n in ((1, 40), (100, 4)):
             with Steps() as steps:
                 timed(write, coming, size, n)
             found.append({name: 1000 * s / size / n for name, s in steps.seconds.items()})
     made.drop(url)
-    batches, single = found
+    single, batches = found
     yield f"| step, {STEPPED:,} known | in a batch of 100, ms | of a single one, ms |"
     yield "|---|---|---|"
     for name in sorted(batches, key=lambda name: -batches[name]):
