@@ -103,7 +103,7 @@ def _heap(n: int, k: int) -> Any:
 
 
 def _emptied(heap: Any) -> Neighbors:
-    """Return what the heaps hold, best first."""
+    """Return the contents of the heaps, best first."""
     heap.finalize()
     heap.D[heap.I < 0] = -np.inf
     return Neighbors(heap.I, heap.D)

@@ -198,8 +198,8 @@ class SharesUsual(ABC):
     def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the latest ``refresh`` of a copy, as JSON-ready values and arrays.
 
-        The copy was made earlier: of what it noted on single entries, only that is returned which
-        holds in the present state. The outliers that it found before are sent along.
+        The copy was made earlier: its notes on an entry are left out if the entry or its neighbours
+        have changed since. The outliers that it found before are sent along.
         """
 
     @abstractmethod

@@ -289,7 +289,7 @@ class Known:
         before: Mapping[Channel, GroupEvidence] | None = None,
         kept: NDArray[np.intp] | None = None,
     ) -> Tightness:
-        """Return what the graph keeps of the evidence about the entries of an overlay."""
+        """Return the tightness of the groups of an overlay's entries, which the graph keeps."""
         if not self.by_groups:
             return {}
         evidence = self.evidence(overlay, before=before, kept=kept)

@@ -1,4 +1,4 @@
-"""State of a group detector: what is asked of few entries equals what all entries say."""
+"""State of a group detector: questions about few entries are answered as by a pass over all."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_recent_entries_and_arrivals_are_those_of_a_pass_over_all(seed, n_new):
     np.testing.assert_array_equal(newcomers._arrived(numbers), arrived[numbers])
 
 
-def test_held_slots_follow_what_is_held_released_and_renumbered():
+def test_held_slots_are_kept_as_entries_are_held_released_and_renumbered():
     known, _ = known_with(120, 1)
 
     def held():
