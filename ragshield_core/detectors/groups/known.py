@@ -333,10 +333,14 @@ class Known:
     def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the result of :meth:`usual_state`."""
         self.graph.unrelated = values["unrelated"]
+        before = self.families, self.kin is None
         self._take_usual_parts(values, arrays)
         self.notes["measured"][:] = False
         for name, column in part_of(arrays, NOTED).items():
             self.notes[name][arrays["slots"]] = column
+        if before != (self.families, self.kin is None):  # all edges changed sides
+            others = np.setdiff1d(self.graph.present, arrays["slots"])
+            self.note_tightness(others, self.tightness(self.graph.part(others)))
 
     def _usual_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         arrays: dict[str, NDArray[Any]] = {"usual_nearness": self.usual_nearness}

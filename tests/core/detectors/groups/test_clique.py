@@ -214,6 +214,23 @@ def test_sample_with_few_kin_keeps_the_lineage_baseline():
     assert detector.state()[0]["families"]
 
 
+@pytest.mark.slow
+def test_families_that_a_copy_finds_count_for_entries_that_came_meanwhile():
+    lonely = replace(KNOWN, lineages=KNOWN.ids).take(range(400))
+    detector, copy = CliqueDetector().fit(lonely), CliqueDetector()
+    detector.learn(KNOWN.take(range(400, 800)))
+    copy.restore(*detector.state())
+    copy.refresh(join(lonely, KNOWN.take(range(400, 800))))
+    assert (detector.state()[0]["families"], copy.state()[0]["families"]) == (False, True)
+    detector.learn(KNOWN.take(range(800, 900)))
+    detector.forget(KNOWN.take([410, 420]))
+    detector.take_usual(*detector.usual(copy))
+    known = detector._known
+    for channel, now in known.tightness(known.graph.part(known.graph.present)).items():
+        np.testing.assert_array_equal(known.notes[channel][known.graph.present], now)
+        assert now.any()
+
+
 def test_mirrors_of_an_old_text_are_not_a_group():
     old = KNOWN[30]
     rng = np.random.default_rng(2)
