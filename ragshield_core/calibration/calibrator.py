@@ -279,6 +279,7 @@ class Calibrator:
         """Return the usual values that an earlier copy has measured, for all processes."""
         assert self.sample is not None and copy.sample is not None  # noqa: S101, PT018 - it was scored
         sampled, usual = copy.sample.inside.ids, {}
+        present = self._knowledge.among(self.sample.inside.ids)  # some may have left since
         for detector, earlier in zip(
             self._knowledge.learners, copy._knowledge.learners, strict=True
         ):
@@ -286,8 +287,7 @@ class Calibrator:
                 values, arrays = detector.usual(cast("Any", earlier))  # of the same class
                 rows = np.flatnonzero(copy._outliers[detector.name]).tolist()
                 found = {sampled[row] for row in rows}
-                left = self._knowledge.among(self.sample.inside.ids)  # one has left meanwhile
-                outliers = np.array([i in found for i in left], dtype=np.bool_)
+                outliers = np.array([i in found for i in present], dtype=np.bool_)
                 usual[detector.name] = values, arrays | {OUTLIERS: outliers}
         return usual
 

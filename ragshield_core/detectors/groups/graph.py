@@ -51,7 +51,8 @@ NO_LINEAGE = -1
 COSINE_STEPS = 2**16 - 1
 
 Rows = slice | NDArray[np.intp]
-# Return a property of entries by their numbers, an array of the same shape; -1 may have any.
+# Functions that return a property of entries by their numbers, in the same shape; that of -1 is
+# ignored.
 Marks = Callable[[NDArray[np.integer[Any]]], NDArray[np.bool_]]
 Codes = Callable[[NDArray[np.integer[Any]]], NDArray[np.integer[Any]]]
 
