@@ -398,6 +398,37 @@ def test_usual_values_of_a_copy_leave_what_changed_meanwhile(url, tmp_path):
 
 
 @pytest.mark.slow
+def test_outliers_that_a_copy_found_count_nowhere(url):
+    one, other = (Guard.open(url, fpr=RATE) for _ in range(2))  # with all detectors
+    known = passages(400, 1)
+    one.adopt(known, at_most=0.2)
+    odd, references = {known.ids[7], known.ids[90]}, []
+    refresh = TriggerPhraseDetector.refresh
+
+    def referring(self, reference):
+        references.append(set(reference.ids))
+        return refresh(self, reference)
+
+    with (
+        mock.patch.object(
+            CliqueDetector, "outliers", lambda _, batch: np.array([i in odd for i in batch.ids])
+        ),
+        mock.patch.object(TriggerPhraseDetector, "refresh", referring),
+    ):
+        with slow_thresholds() as begun:
+            one.learn(passages(50, 2, "new"))
+            assert begun.wait(30)
+            other.forget(known.take([3, 7]))
+        one.writes.settled()
+        other.writes.catch_up()
+    copy, *live = references
+    assert copy.isdisjoint(odd)
+    assert len(live) == 2  # both processes
+    for reference in live:
+        assert reference == copy - {known.ids[3]}
+
+
+@pytest.mark.slow
 def test_newer_calibration_outlasts_a_slow_background_one(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
