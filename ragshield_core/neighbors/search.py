@@ -1,9 +1,9 @@
 """Search among rows of unit vectors: exactly, or in lists around centroids.
 
-FAISS searches exactly. Above some size, an inverted file ([1]_) uses the k-means and the heaps of
-FAISS. FAISS's own index of this kind answers query by query: for 1,000 queries among 100,000 rows
-it takes two to three times as long as one matrix product per list with all the queries that look
-into it.
+Rows are compared by matrix products; the heaps of FAISS keep the nearest. Above some size, an
+inverted file ([1]_) uses the k-means of FAISS as well. FAISS's own index of this kind answers query
+by query: for 1,000 queries among 100,000 rows it takes two to three times as long as one matrix
+product per list with all the queries that look into it.
 
 The number of lists that a query looks into varies: texts need many lists, clusters few. When the
 lists are made, a sample of the rows gives the reach that finds :data:`RECALL` of the nearest rows.
