@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py                  # writes benchmarks/results/throughput.md
     python benchmarks/throughput.py --entries 1000   # entries per process, instead of 5,000
+    python benchmarks/throughput.py --embedding      # beside a model; throughput_embedding.md
     python benchmarks/throughput.py --quick          # two processes, SQLite only, writes nothing
 
 Every process opens the same store and the same guard (``Guard.open``), which has all detectors and
@@ -33,6 +34,8 @@ from row_store import RowKeeper
 from ragshield_core import Batch, Guard
 
 ENTRIES, PROCESSES, BATCH = 5_000, 8, 100
+# Seconds for which a model sleeps over a text, entries of each process beside it, and processes.
+EMBEDDING, BESIDE, TOGETHER = 0.02, 500, (1, 4, 8)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -53,9 +56,14 @@ class Result(NamedTuple):
 
 
 def work(
-    url: str, rows: Batch, mine: Sequence[int], store: MutableMapping[str, int], pipe: Connection
+    url: str,
+    rows: Batch,
+    mine: Sequence[int],
+    store: MutableMapping[str, int],
+    pipe: Connection,
+    embedding: float,
 ) -> None:
-    """Write some of the rows in batches, after a signal from the parent."""
+    """Write some of the rows in batches, after a signal from the parent; embed each before."""
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     errors, times = [], []
     with closing(Guard.open(url)) as guard:
@@ -64,6 +72,7 @@ def work(
         pipe.recv()
         for start in range(0, len(mine), BATCH):
             begin = time.perf_counter()
+            time.sleep(embedding * len(mine[start : start + BATCH]))
             try:
                 keeper.write(mine[start : start + BATCH])
             except Exception as error:  # noqa: BLE001 - counted: users must see no error
@@ -72,7 +81,7 @@ def work(
     pipe.send(Done(errors, times))
 
 
-def measure(url: str, rows: Batch, n: int) -> Result:
+def measure(url: str, rows: Batch, n: int, embedding: float = 0.0) -> Result:
     """Return the result of n processes that write all rows."""
     context = multiprocessing.get_context("spawn")
     parts = np.array_split(np.arange(len(rows)), n)
@@ -82,7 +91,8 @@ def measure(url: str, rows: Batch, n: int) -> Result:
         pipes, children = [], []
         for part in parts:
             ours, theirs = context.Pipe()
-            child = context.Process(target=work, args=(url, rows, part.tolist(), store, theirs))
+            given = (url, rows, part.tolist(), store, theirs, embedding)
+            child = context.Process(target=work, args=given)
             child.start()
             theirs.close()  # so that the failure of a child is noticed
             pipes.append(ours)
@@ -120,12 +130,48 @@ def measure(url: str, rows: Batch, n: int) -> Result:
     )
 
 
+def beside_a_model() -> None:
+    """Write the results of processes that embed each batch before they write it."""
+    lines = []
+    with databases(KINDS) as kinds:
+        for name, made in kinds.items():
+            alone = 0.0
+            for processes in TOGETHER:
+                rows, url = many(processes * BESIDE), made.new()
+                result = measure(url, rows, processes, EMBEDDING)
+                made.drop(url)
+                rate = len(rows) / result.seconds
+                alone = alone or rate
+                share = rate / alone / processes
+                lines.append(
+                    f"| {name} | {processes} | {rate:.0f} | {share:.2f} | {len(result.errors)} |"
+                )
+                print(lines[-1], flush=True)
+    page = f"""# Several processes that embed and write
+
+Written by `benchmarks/throughput.py --embedding`. Each process writes {BESIDE} clean entries in
+batches of {BATCH}, and sleeps {1000 * EMBEDDING:.0f} ms a text before each, as if it waited for a
+model; {os.cpu_count()} cores, all detectors, nothing known at first. Of linear: entries a second,
+divided by those of one process and by the number of processes. Python
+{platform.python_version()}.
+
+| database | processes | entries a second | of linear | errors |
+|---|---|---|---|---|
+{chr(10).join(lines)}
+"""
+    (RESULTS / "throughput_embedding.md").write_text(page, encoding="utf-8")
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two processes; writes nothing")
     parser.add_argument("--entries", type=int, default=ENTRIES, help="of each process")
+    parser.add_argument("--embedding", action="store_true", help="beside a model that sleeps")
     arguments = parser.parse_args()
+    if arguments.embedding:
+        beside_a_model()
+        return
     quick = arguments.quick
     n, each = (2, 600) if quick else (PROCESSES, arguments.entries)
     rows = many(n * each)
