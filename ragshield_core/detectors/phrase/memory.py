@@ -179,8 +179,8 @@ class KnownSample:
         """Return the vectors, and the mean, spread and maximum of each one's similarities."""
         if self._vectors is None:
             vectors = self.columns["vector"].astype(np.float32)
+            mean, spread = _moments(vectors)
             alike = vectors @ vectors.T
-            mean, spread = alike.mean(axis=1), alike.std(axis=1)
             np.fill_diagonal(alike, -np.inf)
             alike[self._of_one_document(self.columns["lineage"].tolist())] = -np.inf
             near = alike.max(axis=1, initial=-np.inf)
@@ -206,6 +206,18 @@ class KnownSample:
         """Restore the state that :meth:`state` returned."""
         restore(self.columns, "pairs", values, arrays)
         self.n_seen = int(values["n_seen"])
+
+
+def _moments(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the mean and the spread of each vector's similarities to all.
+
+    In double precision: processes must agree to the last bit, on any number of cores.
+    """
+    exact = vectors.astype(np.float64)
+    mean = exact @ exact.mean(axis=0)
+    squares = np.einsum("ij,ij->i", exact @ (exact.T @ exact / len(exact)), exact)
+    spread = np.sqrt(np.maximum(0.0, squares - mean**2))
+    return mean.astype(np.float32), spread.astype(np.float32)
 
 
 class Memory:
