@@ -64,10 +64,11 @@ def load(name: str, *, text: str = "text", lineage: str | None = None) -> Batch:
     )
 
 
-def many(n: int) -> Batch:
+def many(n: int, longest: int | None = None) -> Batch:
     """Return n clean entries of several corpora.
 
-    If the corpora have fewer, entries repeat with noisy vectors and shuffled words: no copies.
+    If the corpora have fewer, entries repeat with noisy vectors and shuffled words: no copies. Of
+    these, repeated ones keep at most ``longest`` words, by default all.
     """
     parts = [load(name, lineage=lineage) for name, lineage in CLEAN.items()]
     texts = [text for part in parts for text in part.texts]
@@ -82,7 +83,7 @@ def many(n: int) -> Batch:
     vectors[again] += (0.6 * noise).astype(np.float32)
     chosen = [texts[row] for row in rows.tolist()]
     for number in np.flatnonzero(again).tolist():
-        chosen[number] = " ".join(rng.permutation(chosen[number].split()).tolist())
+        chosen[number] = " ".join(rng.permutation(chosen[number].split()).tolist()[:longest])
     return Batch.of(
         ids=[f"entry-{number}" for number in range(n)],
         texts=chosen,

@@ -3,6 +3,7 @@
     python benchmarks/writes.py            # writes benchmarks/results/writes.md
     python benchmarks/writes.py --quick    # small, SQLite only, writes nothing
     python benchmarks/writes.py --profile  # SQLite, batches of 100 and of 1: time by function
+    python benchmarks/writes.py --scale    # up to a million known; writes writes_scale.md
 
 All detectors; vectors are given. Processor time counts the writing process; the work of the
 PostgreSQL server shows in wall time only.
@@ -15,9 +16,10 @@ import cProfile
 import os
 import platform
 import pstats
+import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +47,10 @@ WRITES = {1: 40, 100: 6, 600: 1}
 WARM_UP = 2
 KNOWN = (1_000, 5_000, 20_000)
 GROWN = 40_000
+SCALE = (1_000, 100_000, 1_000_000)
+# Eight tasks that write one document each at the same time make about one batch of eight.
+SCALE_WRITES = {1: 40, 8: 15, 100: 10}
+LONGEST = 12  # words of repeated entries: a million are adopted in an hour less
 # Steps of a write: where each begins, and its name; a detector's judgement has the detector's name.
 STEPS: tuple[tuple[Any, str, str], ...] = (
     (Keeper, "run", "everything else"),
@@ -76,10 +82,12 @@ def kept(guard: Guard, rows: Batch, store: dict[str, int] | None = None) -> Writ
     return RowKeeper(guard, rows, {} if store is None else store).write
 
 
-def lines(label: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[str]:
-    """Yield a line of the table for each size of batch."""
+def lines(
+    label: str, known: int, write: Write, rows: Iterator[int], writes: Mapping[int, int] = WRITES
+) -> Iterator[str]:
+    """Yield a line of the table for each size of batch; ``writes`` are the measured writes."""
     timed(write, rows, 10, WARM_UP)
-    for size, n in WRITES.items():
+    for size, n in writes.items():
         times = timed(write, rows, size, n) / size
         (cpu, wall), (usual, _) = times.mean(axis=0), np.median(times, axis=0)
         yield f"| {label} | {known:,} | {size} | {cpu:.2f} | {usual:.2f} | {wall:.2f} |"
@@ -110,6 +118,25 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
         adopted(rows, known, url)
         with closing(Guard.open(url)) as guard:
             yield from lines(f"opened, {name}", known, kept(guard, rows), iter(coming))
+        made.drop(url)
+
+
+def scaled(made: Databases, sizes: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of opened guards at each size of the knowledge base, with their adoption."""
+    needed = sum(size * n for size, n in SCALE_WRITES.items()) + 10 * WARM_UP
+    for known in sizes:
+        rows, url = many(known + needed, LONGEST), made.new()
+        began = time.perf_counter()
+        with closing(Guard.open(url)) as guard:
+            guard.adopt(rows.take(range(needed, len(rows))))
+        took = time.perf_counter() - began
+        began = time.perf_counter()
+        with closing(Guard.open(url)) as guard:
+            opening = time.perf_counter() - began
+            coming = iter(range(needed))
+            for line in lines("opened, SQLite", known, kept(guard, rows), coming, SCALE_WRITES):
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+                yield f"{line} {took:,.0f} | {opening:,.1f} | {peak:.1f} |"
         made.drop(url)
 
 
@@ -217,20 +244,48 @@ def profile(rows: Batch, known: int, made: Databases) -> None:
                 pstats.Stats(profiler).sort_stats(order).print_stats(90)
 
 
+def scale(sizes: Sequence[int]) -> None:
+    """Measure opened guards at some sizes of the knowledge base, and write the result."""
+    found = []
+    with databases(("SQLite",)) as kinds:
+        for line in scaled(kinds["SQLite"], sizes):
+            print(line, flush=True)
+            found.append(line)
+    page = f"""# What a guarded write costs among a million entries
+
+Written by `benchmarks/writes.py --scale`. Milliseconds a document, clean entries, all detectors,
+vectors given, an opened guard on SQLite, {os.cpu_count()} cores. Written entries are whole
+passages. Known entries beyond those of the corpora are the same ones with noisy vectors and
+{LONGEST} of their words, shuffled. Eight tasks that write at once make batches of eight. The last columns are
+the time to adopt the knowledge base and to open the guard, and the peak memory of the process so
+far. Python {platform.python_version()}.
+
+| write | known | batch | processor, ms | median, ms | wall, ms | adopted, s | opened, s | GiB |
+|---|---|---|---|---|---|---|---|---|
+{chr(10).join(found)}
+"""
+    print(page)
+    (RESULTS / "writes_scale.md").write_text(page, encoding="utf-8")
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, SQLite only, writes nothing")
     parser.add_argument("--profile", action="store_true", help="prints time by function, no more")
-    parser.add_argument("--known", type=int, nargs="+", default=KNOWN, help="known entries")
+    parser.add_argument("--scale", action="store_true", help="up to a million known, no more")
+    parser.add_argument("--known", type=int, nargs="+", help="known entries")
     parser.add_argument("--grown", type=int, default=GROWN, help="entries of the growth")
     arguments = parser.parse_args()
     quick, names = arguments.quick, ("SQLite",) if arguments.quick else KINDS
-    sizes, grown = ((500,), 1_000) if quick else (arguments.known, arguments.grown)
+    sizes, grown = ((500,), 1_000) if quick else (arguments.known or KNOWN, arguments.grown)
     needed = sum(size * n for size, n in WRITES.items()) + 10 * WARM_UP
     if arguments.profile:
         with databases(("SQLite",)) as kinds:
             profile(many(sizes[-1] + needed), sizes[-1], kinds["SQLite"])
+        return
+    if arguments.scale:
+        scale(arguments.known or SCALE)
         return
     found = []
     with databases(names) as kinds:

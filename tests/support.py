@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 
 from ragshield_core import Batch, Detector, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, Evidence, GroupDetector, Need
+from ragshield_core.sharing.shared_writes import SharedWrites
 
 DIM = 12
 TOPICS = ("billing", "shipping", "refunds")
@@ -365,7 +366,11 @@ def meanwhile(guard, others):
     They wait for their own turn, and are done when the block is.
     """
     screen, waiting, begun = guard.screen, list(others), []
-    with ThreadPoolExecutor() as threads:
+    contested = property(lambda _: False, lambda *_: None)  # all queue for their turns
+    with (
+        ThreadPoolExecutor() as threads,
+        patch.object(SharedWrites, "_uncontested", contested, create=True),
+    ):
 
         def screened(*args, **kwargs):
             report = screen(*args, **kwargs)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ragshield_core.learning.status import Standing
     from ragshield_core.quarantine import Quarantine
 
-T = TypeVar("T")
+J, T = TypeVar("J"), TypeVar("T")
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -269,14 +269,11 @@ class Writes:
         """
         return 0
 
-    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - none here
+    def together(self, work: Callable[[], T]) -> T:
         """Do work as one write: other processes see all its changes or none.
 
         The work calls methods of the guard and its quarantine, which take effect when it returns.
-        It may not write a store, and steps that notify others belong into :meth:`afterwards`. The
-        turn, from :meth:`take_turn`, ends with this write. An
-        :class:`~ragshield_core.model.errors.OvertakenError` means that the turn was lost, because
-        this process was silent during its lease: nothing was written, and the caller must retry.
+        It may not write a store, and steps that notify others belong into :meth:`afterwards`.
         """
         return work()
 
@@ -288,16 +285,14 @@ class Writes:
         """
         step()
 
-    def take_turn(self) -> object:
-        """Wait until no other process writes; return the turn.
+    def in_turn(self, judge: Callable[[], J], write: Callable[[J], T]) -> T:
+        """Judge, and write what follows from it; no other process writes between the two.
 
-        Other processes wait until this one has written with the turn, see :meth:`together`, or has
-        given it up. In one process, no write waits.
+        ``write`` is the work of :meth:`together`. If another process is faster, both are repeated
+        while the others wait. An :class:`~ragshield_core.model.errors.OvertakenError` means that
+        this process was silent during its lease: nothing was written, and the caller must retry.
         """
-        return None
-
-    def give_up_turn(self, turn: object) -> None:
-        """Let other processes write, if nothing was written in the turn."""
+        return write(judge())
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that a process is about to write or delete."""

@@ -46,7 +46,7 @@ from ragshield_core.sharing.turns import BEATS, PAUSE, Turns
 from ragshield_core.state import give_back
 from ragshield_core.text.readings import given, read
 
-T = TypeVar("T")
+J, T = TypeVar("J"), TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -128,6 +128,7 @@ class SharedWrites(Writes):
             catch_up=self.catch_up,
             position=lambda: self.position,
         )
+        self._uncontested = True  # no other process wrote between this one's latest writes
         self._measuring: threading.Thread | None = None
         self._saving: threading.Thread | None = None
         self._measure_again_at = 0.0  # set when another process had begun, or after a failure
@@ -235,8 +236,35 @@ class SharedWrites(Writes):
         if events:
             self.together(partial(self._record, events, intent))
 
+    def in_turn(self, judge: Callable[[], J], write: Callable[[J], T]) -> T:
+        """Judge and write, in a turn if other processes write, too.
+
+        To queue takes a transaction. A process that nobody overtook lately does without.
+        """
+        if self._uncontested:
+            try:
+                return self._in_turn(judge, write, queue=False)
+            except OvertakenError:
+                self._uncontested = False
+        return self._in_turn(judge, write, queue=True)
+
+    def _in_turn(self, judge: Callable[[], J], write: Callable[[J], T], *, queue: bool) -> T:
+        latest = self._turns.at
+        turn = self.take_turn(queue=queue)
+        try:
+            if queue:
+                self._uncontested = self._turns.at == latest
+            return self.together(partial(write, judge()), turn=turn)
+        finally:
+            self.give_up_turn(turn)
+
     def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:
-        """Do work, and write its events and changes to the quarantine in one transaction."""
+        """Do work, and write its events and changes to the quarantine in one transaction.
+
+        The turn, from :meth:`take_turn`, ends with this write. An
+        :class:`~ragshield_core.model.errors.OvertakenError` means that the turn was lost: nothing
+        was written, and the caller must judge again.
+        """
         queued = False
         while True:
             with self._state.lock:
@@ -248,22 +276,25 @@ class SharedWrites(Writes):
                     raise OvertakenError(msg)
                 try:
                     attempt = partial(self._attempt, work=work, turn=turn)
-                    answer, happened, positions, kept = self._database.write_rows(attempt)
+                    answer, happened, positions = self._database.write_rows(attempt)
                 except OvertakenError:
-                    if ours is not None:  # this process was silent for too long
-                        self._turns.over()
+                    # The turn, if there is one, is lost: its thread did not queue, or this process
+                    # was silent for too long.
+                    self._turns.over()
+                    if turn is not None:
                         raise
                 else:
                     later, self._later = self._later, []
-                    if positions and not kept:
+                    if positions and turn is not None:
                         self._turns.over()
                     self._turns.at = positions.stop - 1
                     self._read_to(positions.start - 1)
                     self._apply_mine(happened, positions)
                     self._keep_short(in_background=self.in_background)
                     break
-            self._turns.wait()  # another process has it
-            queued = True
+            if ours is None:  # another process has it
+                self._turns.wait()
+                queued = True
         if queued and not positions:
             self._turns.leave_queue()
         for step in later:
@@ -272,11 +303,12 @@ class SharedWrites(Writes):
 
     def _attempt(
         self, session: Transaction, work: Callable[[], T], turn: object | None
-    ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range, bool]:
-        """Do work, and write its events; return also whether another thread keeps its turn."""
-        # Another thread of this process that queues or judges continues afterwards. None can begin
-        # to queue before this transaction ends.
-        kept = self._turns.taken and (turn is None or turn is not self._turns.current)
+    ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
+        """Do work, and write its events."""
+        # This process keeps its place in the queue if that belongs to another thread: if this one
+        # has no turn and another has, or if this one did not queue for its turn. None can begin to
+        # queue before this transaction ends.
+        kept = self._turns.taken if turn is None else not self._turns.taken
         # First: a process that has lost its turn must not write or read anything.
         judged_at = None if self._turns.current is None else self._turns.at
         head = self._journal.lock(session, writer=self.writer, in_turn_since=judged_at)
@@ -287,7 +319,7 @@ class SharedWrites(Writes):
         finally:
             self._collected = None
         if not collected:
-            return answer, (), range(self.position + 1, self.position + 1), kept
+            return answer, (), range(self.position + 1, self.position + 1)
         # Held entries last: what detectors prepare is about the state before this write.
         collected.sort(key=lambda happened: happened[0].change is Change.HELD)
         positions = self._journal.append(
@@ -298,7 +330,7 @@ class SharedWrites(Writes):
             head=head,
             keep_turn=kept,
         )
-        return answer, collected, positions, kept
+        return answer, collected, positions
 
     def _for_others(self, events: Sequence[Event], head: int) -> list[Event]:
         """Return events with this process's findings, so that no other one has to search.
@@ -526,7 +558,7 @@ class SharedWrites(Writes):
     # Thresholds
 
     def _thresholds_are_due(self) -> None:
-        # The first calibration learns everything anew.
+        # The first calibration: entries that others write meanwhile would be let in unjudged.
         if self._state.recalibration.collecting or not self._state.can_be_copied:
             if (confirmed := self._confirmed()) is None:
                 return
@@ -623,10 +655,14 @@ class SharedWrites(Writes):
 
     # Turns and signs of life
 
-    def take_turn(self) -> object:
-        """Wait until no other thread or process writes; return the turn."""
+    def take_turn(self, *, queue: bool = True) -> object:
+        """Wait until no other thread or process writes; return the turn.
+
+        Other processes wait until this one has written with the turn, see :meth:`together`, or has
+        given it up. Without ``queue`` they do not: the turn is lost as soon as one writes.
+        """
         self._check_process()
-        return self._turns.take()
+        return self._turns.take(queue=queue)
 
     def give_up_turn(self, turn: object) -> None:
         """Let other writers go on, if nothing was written in the turn."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ragshield_core.database import Database
+from ragshield_core.database import Database, Transaction
 from ragshield_core.learning.events import Intent
 from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import Journal
@@ -32,7 +32,7 @@ class Turns:
     current
         The turn that a thread of this process has; ``None`` if none has one.
     at
-        Position of the journal at which this process judges in its turn.
+        Position of the journal at which this process judges in its turn, or wrote last.
     """
 
     def __init__(
@@ -47,21 +47,27 @@ class Turns:
         self._database, self._journal, self._writer = database, journal, writer
         self._heartbeat, self._catch_up, self._position = heartbeat, catch_up, position
         self._lock = threading.Lock()  # held by the thread that queues for a turn, or has it
+        self._queues = False  # whether that thread queues, or has queued for its turn
         self.current: object | None = None
         self.at = 0
 
     @property
     def taken(self) -> bool:
-        """Whether a thread of this process queues for a turn, or has it."""
-        return self._lock.locked()
+        """Whether a thread of this process queues for a turn, or has one that it queued for."""
+        return self._queues
 
-    def take(self) -> object:
-        """Wait until no other thread or process writes; return the turn."""
+    def take(self, *, queue: bool = True) -> object:
+        """Wait until no other thread writes, with ``queue`` no other process; return the turn.
+
+        Without ``queue``, the turn is lost as soon as another process writes.
+        """
         turn = Intent(())  # keeps the heartbeat running
         self._lock.acquire()
+        self._queues = queue
         self._heartbeat.during(turn)
         try:
-            self.wait()
+            if queue:
+                self.wait()
             self._catch_up()
         except BaseException:
             self.give_up(turn)
@@ -90,16 +96,18 @@ class Turns:
 
     def leave_queue(self) -> None:
         """Let the next process have the turn, unless a thread of this one queues or has it."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._leave()
-            finally:
-                self._lock.release()
+
+        def leave(session: Transaction) -> None:
+            if not self.taken:  # asked here, where none can begin to queue
+                self._journal.give_up_turn(session, writer=self._writer)
+
+        self._database.write_rows(leave)
 
     def give_up(self, turn: object) -> None:
         """Let the next process have the turn, then the next thread of this process."""
         try:
-            self._leave()  # first: the next thread would lose the turn that it takes
+            if self._queues:
+                self._leave()  # first: the next thread would lose the turn that it takes
         finally:
             self.over(turn)
 
@@ -109,6 +117,6 @@ class Turns:
     def over(self, turn: object | None = None) -> None:
         """Let the next thread of this process queue."""
         if (turn := turn or self.current) is not None:
-            self.current = None
+            self.current, self._queues = None, False
             self._heartbeat.over(turn)
             self._lock.release()

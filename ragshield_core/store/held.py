@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ragshield_core.guard import Guard
@@ -179,12 +178,8 @@ def judged(
             _learn(guard, report.batch.take(report.admitted))
         return report
 
-    turn = guard.writes.take_turn()
-    try:
-        report = guard.writes.together(partial(decide, screen()), turn=turn)
-        return guard.judge.with_spent(report) if guard.writes.shared else report
-    finally:
-        guard.writes.give_up_turn(turn)
+    report = guard.writes.in_turn(screen, decide)
+    return guard.judge.with_spent(report) if guard.writes.shared else report
 
 
 def let_in(

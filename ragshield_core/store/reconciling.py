@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ragshield_core.model.entries import NO_ENTRIES, Batch, concatenate
@@ -356,19 +355,19 @@ def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
 def _forget_lost(keeper: Keeper[Any], ids: Sequence[str]) -> list[str]:
     """Make the guard forget the entries that the store lacks; return their ids."""
     writes, mask = keeper.guard.writes, keeper.mask
-    turn = writes.take_turn()
-    try:
+
+    def lost() -> list[str]:
         writes.catch_up()
         moving = writes.moving()
         items = keeper.stored(ids).items
         kept = {*moving, *(mask.id_of(i) for i in items if not mask.hides(i))}
-        known = writes.known(ids)
-        gone = [entry_id for entry_id in known if entry_id not in kept]
-        if gone:
-            writes.together(partial(writes.forget_lost, gone), turn=turn)
+        return [entry_id for entry_id in writes.known(ids) if entry_id not in kept]
+
+    def forget(gone: list[str]) -> list[str]:
+        writes.forget_lost(gone)
         return gone
-    finally:
-        writes.give_up_turn(turn)
+
+    return writes.in_turn(lost, forget)
 
 
 def _selected(found: Sequence[str], chosen: Chosen) -> list[str]:

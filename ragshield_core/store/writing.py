@@ -2,9 +2,9 @@
 
 The steps of one write, :func:`add`:
 
-1. :func:`screen_and_hold` takes the turn, screens, and holds suspicious entries. They are durable
-   once it returns, in the quarantine's database. A guard that processes share announces and learns
-   the other entries in the same transaction.
+1. :func:`screen_and_hold` screens, and holds suspicious entries. They are durable once it returns,
+   in the quarantine's database. A guard that processes share announces and learns the other entries
+   in the same transaction; if another process was faster, it screens once more.
 2. Held entries that the store has leave it, and so do earlier ones that look poisoned now.
 3. :func:`write` keeps replaced texts of another lineage, writes the store, and ends with
    ``Writes.finish``: an unshared guard learns the entries now, a shared one ends the announcement.
@@ -110,8 +110,8 @@ def screen_and_hold(
 ) -> tuple[Report, Intent | None]:
     """Judge entries, hold suspicious ones, and announce those to be stored to other processes.
 
-    Processes that share a guard judge one after the other. ``stored`` says that the store has all
-    of the entries already, so that held ones have to leave it.
+    ``stored`` says that the store has all of the entries already, so that held ones have to leave
+    it.
     """
     guard, writes = keeper.guard, keeper.guard.writes
     if versions:
@@ -119,8 +119,24 @@ def screen_and_hold(
 
     below = partial(held_below, keeper, versions=versions, stored=stored)
 
-    def hold_and_tell() -> tuple[Report, Intent | None]:
-        held = _hold(keeper, report, sifted, versions, below)
+    def screened() -> tuple[Report, Sifted, Batch]:
+        """Screen, and look for copies of suspicious entries in the store."""
+        left = sifted
+        if versions and not stored:
+            left = left.but(decided_before(left.batch, versions, guard.quarantine))
+        report = guard.screen(left.whole, replacing=replacing)
+        judged = report.batch
+        report = left.beside(report, partial(keeper.judge_related, stored=stored))
+        if report.batch is not judged:
+            left = left.changed(report)
+        report = note_copies(keeper, report)
+        older = keepable(keeper.stored(left.batch.ids).entries) if writes.shared else NO_ENTRIES
+        return report, left, older
+
+    def hold_and_tell(judged: tuple[Report, Sifted, Batch]) -> tuple[Report, Intent | None]:
+        """Hold the suspicious ones, and tell others of the write of the rest: both or neither."""
+        report, left, older = judged
+        held = _hold(keeper, report, left, versions, below)
         if not writes.shared:
             return held, None
         coming = admitted_by(to_write(held, rejected(held, versions)))
@@ -129,23 +145,8 @@ def screen_and_hold(
 
     if writes.shared:
         guard.judge.read_ahead(sifted.whole)
-    turn = writes.take_turn()
-    try:
-        # Screen, and look for copies of suspicious entries in the store.
-        if versions and not stored:
-            sifted = sifted.but(decided_before(sifted.batch, versions, guard.quarantine))
-        report = guard.screen(sifted.whole, replacing=replacing)
-        judged = report.batch
-        report = sifted.beside(report, partial(keeper.judge_related, stored=stored))
-        if report.batch is not judged:
-            sifted = sifted.changed(report)
-        report = note_copies(keeper, report)
-        older = keepable(keeper.stored(sifted.batch.ids).entries) if writes.shared else NO_ENTRIES
-        # Hold the suspicious ones, and tell others of the write of the rest: both or neither.
-        report, intent = writes.together(hold_and_tell, turn=turn)
-        return guard.judge.with_spent(report) if writes.shared else report, intent
-    finally:
-        writes.give_up_turn(turn)
+    report, intent = writes.in_turn(screened, hold_and_tell)
+    return guard.judge.with_spent(report) if writes.shared else report, intent
 
 
 def write(

@@ -732,6 +732,29 @@ def test_writer_that_lost_its_turn_writes_nothing(url):
     assert other.writes.catch_up() == 1
 
 
+def test_a_plain_write_passes_a_thread_that_others_overtook(url):
+    one, other = opened(url)
+    turn = one.writes.take_turn(queue=False)
+    other.learn(passages(1, 1, "other"))
+    one.learn(passages(1, 2, "plain"))
+    with pytest.raises(OvertakenError, match="turn to write is over"):
+        one.writes.together(lambda: one.learn(passages(1, 3, "mine")), turn=turn)
+    one.writes.give_up_turn(turn)  # it is already lost
+    assert one.writes.known(["other-0", "plain-0", "mine-0"]) == ["other-0", "plain-0"]
+
+
+def test_a_thread_that_does_not_queue_leaves_the_place_of_one_that_does(url):
+    one, other = opened(url)
+    one.quarantine.database.write(lambda s: Journal().take_turn(s, one.writes.writer))
+    one.writes.in_turn(lambda: passages(1, 1), one.learn)
+    assert queued(other) == [one.writes.writer]
+    with pytest.raises(ZeroDivisionError):
+        one.writes.in_turn(lambda: 1 // 0, one.learn)
+    assert queued(other) == [one.writes.writer]
+    one.writes._turns.leave_queue()
+    assert queued(other) == []
+
+
 def test_threads_take_turns_but_plain_writes_do_not_wait(url):
     one, other = opened(url)
     turn, second = one.writes.take_turn(), []
