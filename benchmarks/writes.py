@@ -256,9 +256,9 @@ def scale(sizes: Sequence[int]) -> None:
 Written by `benchmarks/writes.py --scale`. Milliseconds a document, clean entries, all detectors,
 vectors given, an opened guard on SQLite, {os.cpu_count()} cores. Written entries are whole
 passages. Known entries beyond those of the corpora are the same ones with noisy vectors and
-{LONGEST} of their words, shuffled. Eight tasks that write at once make batches of eight. The last columns are
-the time to adopt the knowledge base and to open the guard, and the peak memory of the process so
-far. Python {platform.python_version()}.
+{LONGEST} of their words, shuffled. Eight tasks that write at once make batches of eight. The last
+columns are the time to adopt the knowledge base and to open the guard, and the peak memory of the
+process so far. Python {platform.python_version()}.
 
 | write | known | batch | processor, ms | median, ms | wall, ms | adopted, s | opened, s | GiB |
 |---|---|---|---|---|---|---|---|---|

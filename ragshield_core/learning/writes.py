@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ragshield_core.learning.status import Standing
     from ragshield_core.quarantine import Quarantine
 
-J, T = TypeVar("J"), TypeVar("T")
+J = TypeVar("J")
+T = TypeVar("T")
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")

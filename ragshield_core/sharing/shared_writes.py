@@ -46,7 +46,8 @@ from ragshield_core.sharing.turns import BEATS, PAUSE, Turns
 from ragshield_core.state import give_back
 from ragshield_core.text.readings import given, read
 
-J, T = TypeVar("J"), TypeVar("T")
+J = TypeVar("J")
+T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -270,10 +271,8 @@ class SharedWrites(Writes):
             with self._state.lock:
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
+                self._turns.check(turn)
                 ours = self._turns.current  # taken by this thread or another one
-                if turn is not None and turn is not ours:
-                    msg = "this turn to write is over: it was lost, or used; write again."
-                    raise OvertakenError(msg)
                 try:
                     attempt = partial(self._attempt, work=work, turn=turn)
                     answer, happened, positions = self._database.write_rows(attempt)
@@ -288,7 +287,6 @@ class SharedWrites(Writes):
                     if positions and turn is not None:
                         self._turns.over()
                     self._turns.at = positions.stop - 1
-                    self._read_to(positions.start - 1)
                     self._apply_mine(happened, positions)
                     self._keep_short(in_background=self.in_background)
                     break
@@ -361,6 +359,8 @@ class SharedWrites(Writes):
     def _apply_mine(
         self, happened: Sequence[tuple[Event, Intent | None]], positions: range
     ) -> None:
+        """Apply the events that this process has written, after those that others wrote before."""
+        self._read_to(positions.start - 1)
         refused: Exception | None = None
         for (event, intent), position in zip(happened, positions, strict=True):
             if intent is not None:
@@ -484,7 +484,6 @@ class SharedWrites(Writes):
 
         positions = self._database.write_rows(work)
         if positions:
-            self._read_to(positions.start - 1)
             self._apply_mine([(event, None) for event in fixes], positions)
 
     # As a whole

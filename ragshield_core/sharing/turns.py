@@ -9,6 +9,7 @@ from functools import partial
 
 from ragshield_core.database import Database, Transaction
 from ragshield_core.learning.events import Intent
+from ragshield_core.model.errors import OvertakenError
 from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import Journal
 
@@ -74,6 +75,12 @@ class Turns:
             raise
         self.at, self.current = self._position(), turn
         return turn
+
+    def check(self, turn: object | None) -> None:
+        """Refuse a turn that is over."""
+        if turn is not None and turn is not self.current:
+            msg = "this turn to write is over: it was lost, or used; write again."
+            raise OvertakenError(msg)
 
     def wait(self) -> None:
         """Queue until no other process has the turn."""
