@@ -277,9 +277,7 @@ class SharedWrites(Writes):
                     attempt = partial(self._attempt, work=work, turn=turn)
                     answer, happened, positions = self._database.write_rows(attempt)
                 except OvertakenError:
-                    # The turn, if there is one, is lost: its thread did not queue, or this process
-                    # was silent for too long.
-                    self._turns.over()
+                    self._turns.lost(ours)
                     if turn is not None:
                         raise
                 else:

@@ -121,6 +121,11 @@ class Turns:
     def _leave(self) -> None:
         self._database.write_rows(partial(self._journal.give_up_turn, writer=self._writer))
 
+    def lost(self, turn: object | None) -> None:
+        """End a turn, if it is one: its thread did not queue, or the process was silent."""
+        if turn is not None:
+            self.over(turn)
+
     def over(self, turn: object | None = None) -> None:
         """Let the next thread of this process queue."""
         if (turn := turn or self.current) is not None:
