@@ -243,10 +243,8 @@ class SharedWrites(Writes):
         To queue takes a transaction. A process that nobody overtook lately does without.
         """
         if self._uncontested:
-            try:
+            with suppress(OvertakenError):
                 return self._in_turn(judge, write, queue=False)
-            except OvertakenError:
-                self._uncontested = False
         return self._in_turn(judge, write, queue=True)
 
     def _in_turn(self, judge: Callable[[], J], write: Callable[[J], T], *, queue: bool) -> T:

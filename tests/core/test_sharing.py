@@ -743,6 +743,31 @@ def test_a_plain_write_passes_a_thread_that_others_overtook(url):
     assert one.writes.known(["other-0", "plain-0", "mine-0"]) == ["other-0", "plain-0"]
 
 
+def test_a_refused_plain_write_leaves_the_turn_that_a_thread_takes_meanwhile(url):
+    (one,) = opened(url, 1)
+    database, taken = one.quarantine.database, []
+    write = database.write_rows
+
+    def refused(work):
+        if not taken:
+            taken.append(one.writes.take_turn(queue=False))
+            raise OvertakenError
+        return write(work)
+
+    with mock.patch.object(database, "write_rows", refused):
+        one.learn(passages(1, 1, "plain"))
+    one.writes.together(lambda: one.learn(passages(1, 2, "mine")), turn=taken[0])
+    assert one.n_known == 2
+
+
+def test_a_thread_that_waited_without_a_turn_leaves_the_queue_as_it_writes(url):
+    one, other = opened(url)
+    one.writes.give_up_turn(one.writes.take_turn())
+    one.quarantine.database.write(lambda s: Journal().take_turn(s, one.writes.writer))
+    one.learn(passages(1, 1))
+    assert queued(other) == []
+
+
 def test_a_thread_that_does_not_queue_leaves_the_place_of_one_that_does(url):
     one, other = opened(url)
     one.quarantine.database.write(lambda s: Journal().take_turn(s, one.writes.writer))
