@@ -109,6 +109,16 @@ def test_one_thread_beats_for_all_writes_and_ends_without_any():
 # Nobody passes unseen
 
 
+def assert_held_as_by(single, one, other, tmp_path):
+    held = {entry.id for entry in single.guard.quarantine.list()}
+    assert len(held) >= 12
+    assert {entry.id for entry in one.guard.quarantine.list()} == held
+    assert one.store.ids() == single.store.ids()
+    for worker in (one, other):
+        worker.guard.writes.catch_up()
+    assert_same(one.guard, other.guard, tmp_path)
+
+
 @pytest.mark.slow
 def test_simultaneous_group_members_are_found_as_by_one_worker(url, folder, tmp_path):
     one, other = calibrated(url, folder)
@@ -120,13 +130,7 @@ def test_simultaneous_group_members_are_found_as_by_one_worker(url, folder, tmp_
                 add(one, bad.take([row]))
             add(single, bad.take([row]))
             add(single, bad.take([row + 1]))
-    held = {entry.id for entry in single.guard.quarantine.list()}
-    assert len(held) >= 12
-    assert {entry.id for entry in one.guard.quarantine.list()} == held
-    assert one.store.ids() == single.store.ids()
-    for worker in (one, other):
-        worker.guard.writes.catch_up()
-    assert_same(one.guard, other.guard, tmp_path)
+    assert_held_as_by(single, one, other, tmp_path)
 
 
 def stopped(one, meanwhile):
@@ -164,13 +168,7 @@ def test_a_worker_that_others_overtook_judges_again(url, folder, tmp_path):
             add(single, bad.take([row + 1]))
             add(single, bad.take([row]))
         assert judged == [0, 0, 2, 2]
-    held = {entry.id for entry in single.guard.quarantine.list()}
-    assert len(held) >= 12
-    assert {entry.id for entry in one.guard.quarantine.list()} == held
-    assert one.store.ids() == single.store.ids()
-    for worker in (one, other):
-        worker.guard.writes.catch_up()
-    assert_same(one.guard, other.guard, tmp_path)
+    assert_held_as_by(single, one, other, tmp_path)
 
 
 def test_a_worker_queues_until_nobody_overtakes_it(url, folder):
