@@ -251,7 +251,7 @@ def scale(sizes: Sequence[int]) -> None:
         for line in scaled(kinds["SQLite"], sizes):
             print(line, flush=True)
             found.append(line)
-    page = f"""# What a guarded write costs among a million entries
+    page = f"""# What a guarded write costs as the knowledge base grows
 
 Written by `benchmarks/writes.py --scale`. Milliseconds a document, clean entries, all detectors,
 vectors given, an opened guard on SQLite, {os.cpu_count()} cores. Written entries are whole
