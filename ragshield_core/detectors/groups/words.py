@@ -20,9 +20,6 @@ FEWEST_WORDS, NO_CONTENT = 6, 1.05
 # Steps per unit to which copied shares are rounded down, with an error up to 4e-3, and tolerance in
 # steps for float32 products. 0.35, 0.5 and 0.9 are thresholds.
 SHARE_STEPS, SLACK = 240, 1e-3
-# Remembered pairs of texts: those of a sample of 4,000. The pairs of a whole knowledge base would
-# take more time to keep in order than to compare again.
-MOST_COMPARED = 2_000_000
 # Quantile of the known words of the knowledge base's entries below which a text is in another
 # language, and number of entries that are sampled for it.
 HARDLY_ANY, LOOKED_AT = 0.01, 400
@@ -131,9 +128,6 @@ class Words:
             scaled = self._copied(np.stack([new // n, new % n])) * np.float32(SHARE_STEPS)
             found = np.floor(scaled + np.float32(SLACK)) / np.float32(SHARE_STEPS)
             known, shares = np.concatenate([known, new]), np.concatenate([shares, found])
-            if len(known) > MOST_COMPARED + len(pairs):  # begin anew, with the pairs asked for
-                kept = np.isin(known, pairs)
-                known, shares = known[kept], shares[kept]
             order = np.argsort(known, kind="stable")
             known, shares = self._compared = known[order], shares[order]
         return np.asarray(shares[np.searchsorted(known, pairs)][inverse])

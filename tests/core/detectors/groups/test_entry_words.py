@@ -77,20 +77,6 @@ def test_a_pair_is_compared_once(monkeypatch):
     assert sum(pairs) - 11 * 40 == len(distinct)
 
 
-def test_remembered_pairs_are_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MOST_COMPARED", 60)
-    rng = np.random.default_rng(5)
-    texts = [rng.integers(0, 99, rng.integers(3, 40)).astype(np.uint32) for _ in range(90)]
-    words, remembered = Words(words_of(texts)), []
-    for _ in range(20):
-        first, second = rng.integers(0, 90, (2, 40))
-        expected = floored(Words(words_of(texts))._copied(np.stack([first, second])))
-        np.testing.assert_array_equal(words.copied(first, second), expected)
-        remembered.append(len(words._compared[0]))
-    assert max(remembered) <= 60 + 40
-    assert len({size <= 40 for size in remembered[1:]}) == 2  # it begins anew, and goes on
-
-
 def test_comparing_texts_in_parts_gives_the_same_result(monkeypatch):
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, 99, rng.integers(20, 40)).astype(np.uint32) for _ in range(60)]
