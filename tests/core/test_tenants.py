@@ -174,6 +174,7 @@ def test_tenant_has_the_same_state_as_if_alone(url, tmp_path):
     for step in LIFE.values():
         for tenant in (mine, theirs, alone):
             step(tenant)
+            tenant.guard.writes.settled()  # thresholds are taken in the background
     assert mine.view() == alone.view() == theirs.view()
     states = [saved(t.guard, tmp_path / f"of {n}") for n, t in enumerate((mine, theirs, alone))]
     assert states[0] == states[1] == states[2]
