@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.groups.listers import Listers
 from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, Words
 from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import (
@@ -125,6 +126,7 @@ class SimilarityGraph:
         )
         self.lineages: dict[str | None, int] = {None: NO_LINEAGE}  # codes by name
         self.version = 0  # grows with every change
+        self._listers: Listers | None = None  # made when entries first leave
         self._last: tuple[Batch, Neighbors] | None = None
         self._nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, dim)))
 
@@ -355,11 +357,18 @@ class SimilarityGraph:
         """Write an overlay of this graph into it; return the new slots."""
         self._changed()
         self.index.add(keys, overlay.batch.embeddings)
-        slots = self.n_slots + np.arange(len(keys))
+        start = self.n_slots
+        slots = start + np.arange(len(keys))
         self.words.append(overlay.words)
         self.columns.grow(self.n_slots + len(keys))
         self.lists.put(overlay.numbers, overlay.lists)
         self.columns["lineage"][slots] = self._noted(overlay.batch.lineages)
+        if self._listers is not None:
+            # Lists of other entries have nothing new but these.
+            listed = overlay.lists.slots
+            new = (listed >= start) | (overlay.numbers >= start)[:, None]
+            rows, places = np.nonzero((listed >= 0) & new)
+            self._listers.note(overlay.numbers[rows], listed[rows, places], self.n_slots)
         return slots
 
     def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
@@ -367,7 +376,10 @@ class SimilarityGraph:
         self._changed()
         gone = self.index.remove(keys)
         lists = self.lists
-        rows = np.flatnonzero(np.isin(lists.slots, gone).any(axis=1))
+        if self._listers is None:
+            self._listers = Listers(lists.slots)
+        rows = self._listers.of(gone)
+        rows = rows[np.isin(lists.slots[rows], gone).any(axis=1)]
         left = lists.take(rows)
         away = np.isin(left.slots, gone)
         left.slots[away], left.similarities[away] = -1, -np.inf
@@ -381,6 +393,7 @@ class SimilarityGraph:
     def compact(self) -> NDArray[np.int64]:
         """Renumber the entries, without gaps; return their old slots, by the new ones."""
         self._changed()
+        self._listers = None
         numbers = np.full(self.n_slots + 1, -1, dtype=np.int32)  # the last one is for slot -1
         before = self.index.compact()
         numbers[before] = np.arange(len(before))

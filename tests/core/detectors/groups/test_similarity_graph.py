@@ -150,6 +150,25 @@ def test_removed_entry_leaves_all_lists_and_an_empty_slot():
     )
 
 
+def test_removing_finds_every_list_that_had_the_entry():
+    rng = np.random.default_rng(0)
+    pool = [EVERYTHING, passages(120, 7, "more"), clones_of(KNOWN[1], 40, "copy")]  # copies: hubs
+    coming = parts(join(*pool[1:]), 5)
+    graph, found = grown(K, fitted=EVERYTHING), []
+    for step, part in enumerate(coming):
+        graph.learn(part.ids, graph.overlay(part))
+        if step == 20:
+            graph.compact()
+        if step % 2:  # learned entries, and later the fitted ones
+            leaving = rng.choice(graph.present, 4, replace=False)
+            had = np.flatnonzero(np.isin(graph.lists.slots, leaving).any(axis=1))
+            rows = graph.remove(graph.index.ids_of(leaving))
+            np.testing.assert_array_equal(rows, had)
+            assert not np.isin(graph.lists.slots, leaving).any()
+            found.append(len(rows))
+    assert len(found) == 16 and min(found) > 0
+
+
 def test_renumbering_changes_the_numbers_and_nothing_else():
     compact, other = grown(K, NEW), grown(K, NEW)
     for graph in (compact, other):
