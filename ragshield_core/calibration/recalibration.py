@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from ragshield_core.model.p_values import TIE
 from ragshield_core.screening.knowledge import Knowledge
 from ragshield_core.screening.screening import crash, explained, findings_of
 from ragshield_core.state import part_of
+from ragshield_core.text.readings import keep_readings
 
 logger = logging.getLogger("ragshield")
 
@@ -84,9 +86,10 @@ class Recalibration:
 
     def fit(self, batch: Batch) -> None:
         """Learn a knowledge base that is believed to be clean, and forget everything else."""
-        self._fit(batch)
-        self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
-        self._calibrator.hold_out(batch)
+        with self._reading_once():
+            self._fit(batch)
+            self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
+            self._calibrator.hold_out(batch)
 
     def calibrate(
         self,
@@ -146,6 +149,10 @@ class Recalibration:
 
     def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
         """Learn an unvetted knowledge base, and calibrate on it."""
+        with self._reading_once():
+            self._adopt(batch, at_most, confirmed)
+
+    def _adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
         calibrator, wanted = self._calibrator, self.wanted_rate or self._rate
         calibrator.policy = calibrator.policy.accepting(wanted)
         self._fit(batch)
@@ -329,6 +336,11 @@ class Recalibration:
         """Size of the knowledge base at which to calibrate again."""
         size = self._calibrator.calibrated_at
         return size + math.ceil(size * REFRESH_AFTER - 1e-9)
+
+    def _reading_once(self) -> AbstractContextManager[None]:
+        """Keep what detectors read in texts: a fit looks at each text several times."""
+        detectors = self._knowledge.detectors
+        return keep_readings([reader for one in detectors for reader in one.traits.reads])
 
     def _fit(self, batch: Batch) -> None:
         self._knowledge.fit(batch)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache, update_wrapper
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -18,10 +18,13 @@ REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
 # Number of cached readings of a few numbers each: the same sample, of 4,000 texts for the usual
 # rate, sets thresholds again and again, and new texts come between.
 SMALL_REMEMBERED = 10_000
+# Number of readings of a few numbers each that are kept while a knowledge base is fitted: about
+# 100 MB of a reader. Beyond it, texts are read again.
+MOST_KEPT = 250_000
 
 
-# Readings that another process has made, by the name of the reader and by text.
-_GIVEN: ContextVar[Mapping[str, Mapping[str, Any]] | None] = ContextVar("given", default=None)
+# Readings that another process has made, or that are kept, by the name of the reader and by text.
+_GIVEN: ContextVar[Mapping[str, dict[str, Any]] | None] = ContextVar("given", default=None)
 
 
 class Remembered(Generic[Reading]):
@@ -45,6 +48,7 @@ class Remembered(Generic[Reading]):
     ) -> None:
         update_wrapper(self, read)
         self._again = again
+        self.small = most >= SMALL_REMEMBERED
         # Name under which events store its readings.
         self.name = f"{read.__module__}.{getattr(read, '__qualname__', type(read).__qualname__)}"
         self._short = lru_cache(maxsize=most)(read)
@@ -52,10 +56,15 @@ class Remembered(Generic[Reading]):
 
     def __call__(self, text: str) -> Reading:
         """Return the reading of a text."""
-        if (given := _GIVEN.get()) is not None and (mine := given.get(self.name)) is not None:
-            found: Reading | None = mine.get(text)
-            if found is not None:
-                return found
+        if (given := _GIVEN.get()) is None or (mine := given.get(self.name)) is None:
+            return self._read(text)
+        if (found := mine.get(text)) is None:
+            found = self._read(text)
+            if len(mine) < MOST_KEPT:
+                mine[text] = found
+        return cast("Reading", found)
+
+    def _read(self, text: str) -> Reading:
         return self._short(text) if len(text) <= REMEMBERED_LENGTH else self._long(text)
 
     def again(self, kept: Sequence[Any]) -> list[Reading]:
@@ -95,6 +104,16 @@ def given(
         if reader.name in kept
     }
     token = _GIVEN.set(known)
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+@contextmanager
+def keep_readings(readers: Sequence[Remembered[Any]]) -> Iterator[None]:
+    """Keep readings of a few numbers each inside the context, in which texts are read again."""
+    token = _GIVEN.set({reader.name: {} for reader in readers if reader.small})
     try:
         yield
     finally:

@@ -39,9 +39,7 @@ class Listers:
             rows, places = np.nonzero(part >= 0)
             self.note(start + rows, part[rows, places], len(lists))
 
-    def note(
-        self, listers: NDArray[np.integer], listed: NDArray[np.integer], n_slots: int
-    ) -> None:
+    def note(self, listers: NDArray[np.integer], listed: NDArray[np.integer], n_slots: int) -> None:
         """Note that some slots list others, shape (m,) each; all are below ``n_slots``."""
         order = np.argsort(listed)
         listers, listed = listers[order], listed[order]

@@ -36,10 +36,12 @@ from ragshield_core.detectors import (
     CliqueDetector,
     InstructionDetector,
     LabelCentroidDetector,
+    LeadingQuestionDetector,
 )
 from ragshield_core.detectors.base import Scope, StatelessDetector, Traits, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
+from ragshield_core.detectors.question import leading_question
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict
 from ragshield_core.model.p_values import Calibration, JointCalibration
 from ragshield_core.tools.audit import scan
@@ -906,3 +908,17 @@ def test_constant_scores_are_computed_once_and_saved(tmp_path):
         one.calibration.refresh()
     assert [one.detectors[0].judged for one in (guard, again)] == [[len(KNOWN)], []]
     assert again.calibration.thresholds == guard.calibration.thresholds
+
+
+@pytest.mark.parametrize("how", ["adopt", "fit"])
+def test_a_text_is_read_once_while_a_knowledge_base_is_learned(how, monkeypatch):
+    read = []
+    remembered = leading_question._remembered
+    monkeypatch.setattr(remembered, "_short", lambda text: read.append(text) or shapes(text))
+    guard, shapes = guard_at(LeadingQuestionDetector()), leading_question._shapes
+    if how == "adopt":
+        guard.adopt(KNOWN)
+    else:
+        guard.fit(KNOWN).calibrate()
+    assert guard.calibrated
+    assert sorted(read) == sorted(set(KNOWN.texts))

@@ -62,3 +62,31 @@ def test_given_readings_are_not_read_again(read):
         assert elsewhere.n == 1  # of long texts no reading is kept
     assert remembered("one") == 3
     assert elsewhere.n == 2  # given readings are not remembered
+
+
+def test_small_readings_are_kept_inside_a_context(read):
+    small = Remembered(read, readings.SMALL_REMEMBERED)
+    small._short = small._long = read  # remembers nothing
+    texts = ["one", "three", "long" * 1_001]
+    with readings.keep_readings([small]):
+        assert [small(text) for text in texts * 2] == [3, 5, 4_004] * 2
+        assert read.n == 3
+    assert small("one") == 3
+    assert read.n == 4
+
+
+def test_no_more_readings_are_kept_than_fit_into_memory(read, monkeypatch):
+    monkeypatch.setattr(readings, "MOST_KEPT", 1)
+    small = Remembered(read, readings.SMALL_REMEMBERED)
+    small._short = read
+    with readings.keep_readings([small]):
+        assert [small(text) for text in ("one", "three") * 2] == [3, 5] * 2
+    assert read.n == 3
+
+
+def test_large_readings_are_not_kept(read):
+    large = Remembered(read, 1)
+    with readings.keep_readings([large]):
+        for text in ("one", "three", "one"):
+            large(text)
+    assert read.n == 3

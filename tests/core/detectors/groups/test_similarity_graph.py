@@ -166,7 +166,8 @@ def test_removing_finds_every_list_that_had_the_entry():
             np.testing.assert_array_equal(rows, had)
             assert not np.isin(graph.lists.slots, leaving).any()
             found.append(len(rows))
-    assert len(found) == 16 and min(found) > 0
+    assert len(found) == 16
+    assert min(found) > 0
 
 
 def test_renumbering_changes_the_numbers_and_nothing_else():
