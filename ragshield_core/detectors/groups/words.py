@@ -123,13 +123,15 @@ class Words:
         low, high = np.minimum(first, second), np.maximum(first, second)
         pairs, inverse = np.unique(low.astype(np.int64) * n + high, return_inverse=True)
         known, shares = self._compared
-        new = pairs[~np.isin(pairs, known)]
-        if new.size:
+        place = np.searchsorted(known, pairs)
+        missing = np.append(known, -1)[place] != pairs
+        if missing.any():
+            new, place = pairs[missing], place[missing]
             scaled = self._copied(np.stack([new // n, new % n])) * np.float32(SHARE_STEPS)
             found = np.floor(scaled + np.float32(SLACK)) / np.float32(SHARE_STEPS)
-            known, shares = np.concatenate([known, new]), np.concatenate([shares, found])
-            order = np.argsort(known, kind="stable")
-            known, shares = self._compared = known[order], shares[order]
+            # Merged rather than sorted again: a large knowledge base has millions of pairs.
+            known, shares = np.insert(known, place, new), np.insert(shares, place, found)
+            self._compared = known, shares
         return np.asarray(shares[np.searchsorted(known, pairs)][inverse])
 
     def _copied(self, pairs: NDArray[np.int64]) -> NDArray[np.float32]:
