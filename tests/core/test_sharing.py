@@ -110,7 +110,7 @@ def test_only_the_process_that_learns_entries_judges_them(damage, url, tmp_path)
     one, other, third = (Guard.open(url, fpr=RATE) for _ in range(3))
     one.fit(labelled(passages(300, 1), 1)).calibrate()
     third.writes.catch_up()
-    one.learn(passages(40, 2, "new"))
+    one.learn(passages(80, 2, "new"))
     with mock.patch.object(SimilarityGraph, "nearest", side_effect=AssertionError):
         other.writes.catch_up()
     known = concatenate([passages(40, 3, "more"), group(5, 3)])
@@ -280,7 +280,7 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url, tmp_path, mo
         CliqueDetector, "held_out_scores", autospec=True, side_effect=CliqueDetector.held_out_scores
     )
     with scores as scored_sample:
-        one.learn(passages(40, 2, "new"))
+        one.learn(passages(80, 2, "new"))
         one.writes.settled()
         monkeypatch.setattr(CliqueDetector, "refresh", mock.Mock(side_effect=AssertionError))
         other.writes.catch_up()
@@ -288,7 +288,7 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url, tmp_path, mo
     assert_same(one, other, tmp_path)
     assert one.calibration.thresholds != before
     assert other.calibration.thresholds == one.calibration.thresholds
-    assert other.status().calibrated_at == one.status().calibrated_at == 340
+    assert other.status().calibrated_at == one.status().calibrated_at == 380
 
 
 @pytest.mark.slow
@@ -300,12 +300,12 @@ def test_one_process_finds_the_outliers_of_a_recalibration(url, tmp_path):
         CliqueDetector, "outliers", autospec=True, side_effect=CliqueDetector.outliers
     )
     with outliers as asked:
-        one.learn(passages(40, 2, "new"))
+        one.learn(passages(80, 2, "new"))
         one.writes.settled()
         assert (before := asked.call_count) > 0
         other.writes.catch_up()
         assert asked.call_count == before
-    assert other.status().calibrated_at == 340
+    assert other.status().calibrated_at == 380
     assert_same(one, other, tmp_path)
 
 
@@ -349,7 +349,7 @@ def test_old_thresholds_hold_while_new_ones_are_computed(url, tmp_path):
     one.fit(passages(300, 1)).calibrate()
     before = one.calibration.thresholds
     with slow_thresholds() as begun:
-        one.learn(passages(40, 2, "new"))
+        one.learn(passages(80, 2, "new"))
         assert begun.wait(30)
         for number, writer in enumerate((one, other, one)):
             report = writer.screen(passages(5, 3 + number, f"during{number}-"))
@@ -359,7 +359,7 @@ def test_old_thresholds_hold_while_new_ones_are_computed(url, tmp_path):
     other.writes.catch_up()
     late = Guard.open(url)
     assert one.calibration.thresholds != before
-    assert 340 < one.status().calibrated_at == one.n_known
+    assert 380 < one.status().calibrated_at == one.n_known
     assert one.status().calibrated_on is not None
     for guard in (other, late):
         assert guard.calibration.thresholds == one.calibration.thresholds
@@ -375,14 +375,14 @@ def test_usual_values_of_a_copy_leave_what_changed_meanwhile(url, tmp_path):
         mock.patch.object(groups, "measure", wraps=groups.measure) as measured,
         slow_thresholds() as begun,
     ):
-        one.learn(passages(50, 2, "new"))
+        one.learn(passages(90, 2, "new"))
         assert begun.wait(30)
         other.learn(clones_of(known[7], 3, "copy"))
         other.forget(known.take([3, 5]))
         assert measured.call_count == 1
     one.writes.settled()
     other.writes.catch_up()
-    assert one.status().calibrated_at == 451
+    assert one.status().calibrated_at == 491
     assert measured.call_count == 1
     assert_same(one, other, tmp_path)
     for guard in (one, other):
@@ -416,7 +416,7 @@ def test_outliers_that_a_copy_found_count_nowhere(url):
         mock.patch.object(TriggerPhraseDetector, "refresh", referring),
     ):
         with slow_thresholds() as begun:
-            one.learn(passages(50, 2, "new"))
+            one.learn(passages(90, 2, "new"))
             assert begun.wait(30)
             other.forget(known.take([3, 7]))
         one.writes.settled()
@@ -433,7 +433,7 @@ def test_newer_calibration_outlasts_a_slow_background_one(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     with slow_thresholds() as begun:
-        one.learn(passages(40, 2, "new"))
+        one.learn(passages(80, 2, "new"))
         assert begun.wait(30)
         other.fit(passages(320, 7, "again")).calibrate()
         thresholds = other.calibration.thresholds
@@ -448,7 +448,7 @@ def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     one.fit(passages(300, 1)).calibrate()
     claim = partial(Journal(lease=30).claim, task=MEASURES, writer="dead")
     assert one.quarantine.database.write(claim)
-    one.learn(passages(40, 2, "new"))
+    one.learn(passages(80, 2, "new"))
     other.learn(passages(1, 3, "more"))
     for guard in (one, other):
         if (thread := guard.writes._measuring) is not None:
@@ -457,7 +457,7 @@ def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
     one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
     other.writes.settled()
-    assert other.status().calibrated_at == 341
+    assert other.status().calibrated_at == 381
     one.writes.catch_up()
     assert one.calibration.thresholds == other.calibration.thresholds
 
@@ -469,13 +469,13 @@ def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
     before = one.calibration.thresholds
     broken = mock.patch.object(CliqueDetector, "held_out_scores", side_effect=OSError("broken"))
     with broken, caplog.at_level("WARNING", "ragshield"):
-        one.learn(passages(40, 2, "new"))
+        one.learn(passages(80, 2, "new"))
         one.writes.settled()
     assert "thresholds stay as they were" in caplog.text
     other.writes.catch_up()
     for guard in (one, other):
         assert guard.calibration.thresholds == before
-        assert guard.status().calibrated_at == 340
+        assert guard.status().calibrated_at == 380
 
 
 @pytest.mark.slow
@@ -483,8 +483,8 @@ def test_thresholds_can_be_taken_in_the_foreground(url):
     (one,) = opened(url, 1, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     one.writes.in_background = False
-    one.learn(passages(40, 2, "new"))
-    assert one.status().calibrated_at == 340
+    one.learn(passages(80, 2, "new"))
+    assert one.status().calibrated_at == 380
 
 
 def test_failed_learning_stops_no_other_worker(url):
