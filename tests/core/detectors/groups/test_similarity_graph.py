@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support import clones_of, group, join, parts, passages, through_files
 
+from ragshield_core.detectors.groups import listers
 from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, SimilarityGraph
 from ragshield_core.detectors.groups.words import SHARE_STEPS, SLACK
 from ragshield_core.text.copies import containment, word_hashes
@@ -150,7 +151,8 @@ def test_removed_entry_leaves_all_lists_and_an_empty_slot():
     )
 
 
-def test_removing_finds_every_list_that_had_the_entry():
+def test_removing_finds_every_list_that_had_the_entry(monkeypatch):
+    monkeypatch.setattr(listers, "AT_ONCE", 20)
     rng = np.random.default_rng(0)
     pool = [EVERYTHING, passages(120, 7, "more"), clones_of(KNOWN[1], 40, "copy")]  # copies: hubs
     coming = parts(join(*pool[1:]), 5)
