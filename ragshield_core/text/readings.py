@@ -18,8 +18,8 @@ REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
 # Number of cached readings of a few numbers each: the same sample, of 4,000 texts for the usual
 # rate, sets thresholds again and again, and new texts come between.
 SMALL_REMEMBERED = 10_000
-# Number of readings of a few numbers each that are kept while a knowledge base is fitted: about
-# 100 MB of a reader. Beyond it, texts are read again.
+# Number of readings of a few numbers each that are kept while a knowledge base is fitted: 60 to
+# 190 MB of each reader, for passages of 90 words. Beyond it, texts are read again.
 MOST_KEPT = 250_000
 
 
