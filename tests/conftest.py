@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from contextlib import contextmanager
@@ -25,6 +26,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_a_test(tmp_path_factory):
+    """Forget modules that a test wrote and imported: the next may write another of that name."""
+    before = set(sys.modules)
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        if any(str(place).startswith(written) for place in places):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -219,7 +219,6 @@ def test_a_check_that_compares_nothing_does_not_pass(folder):
 @pytest.mark.slow
 def test_a_retriever_that_finds_nothing_does_not_pass(folder):
     (folder / "lost.py").write_text("def find(query):\n    return found\n\nfound = ['x']\n")
-    sys.modules.pop("lost", None)
     options = ["suite.jsonl", "--retriever", "lost:find"]
     assert CliRunner().invoke(app, ["canary", "baseline", *options]).exit_code == 0
     sys.modules["lost"].found = []

@@ -188,7 +188,6 @@ guarded = GuardedVectorStore(
 
 def test_the_command_holds_poison_and_says_how_much(place):
     (place / "guarded_app.py").write_text(GUARDED)
-    sys.modules.pop("guarded_app", None)
     call = ["guard", "ingest", "parts", "--into", "guarded_app:guarded"]
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 0, result.output

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import flood
 import pytest
-from conftest import TOKENS, Browser
+from reviewers import TOKENS, Browser
 from sqlalchemy import event
 from support import slowly
 

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from conftest import TOKEN, TOKENS, Browser, held
+from reviewers import TOKEN, TOKENS, Browser, held
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient

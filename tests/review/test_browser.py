@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from conftest import TOKEN, TOKENS, held
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from playwright.sync_api import expect, sync_playwright
+from reviewers import TOKEN, TOKENS, held
 from test_sources_page import guarded as asked_about
 
 from ragshield_core import Batch, Guard, Quarantine

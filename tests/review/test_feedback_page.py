@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import TOKENS, Browser, held
+from reviewers import TOKENS, Browser, held
 from support import Scripted, scored
 
 from ragshield_core import Guard

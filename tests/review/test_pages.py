@@ -4,10 +4,10 @@ import html
 import re
 
 import pytest
-from conftest import TOKENS, Browser, held
 from held import found, hold
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
+from reviewers import TOKENS, Browser, held
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector

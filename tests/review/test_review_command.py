@@ -5,7 +5,7 @@ import socket
 import sys
 
 import pytest
-from conftest import held
+from reviewers import held
 from starlette.testclient import TestClient
 
 from ragshield_core import Quarantine

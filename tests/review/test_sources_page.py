@@ -4,10 +4,10 @@ import html
 
 import numpy as np
 import pytest
-from conftest import TOKENS, Browser
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
+from reviewers import TOKENS, Browser
 from support import Scripted
 
 from ragshield_core import Batch, Guard, Policy, Quarantine

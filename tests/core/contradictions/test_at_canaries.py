@@ -157,8 +157,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "suite.jsonl").write_text(json.dumps({"name": "c", "query": QUERY}))
     write(tmp_path, knowledge())
     assert run("baseline").exit_code == 0
-    yield tmp_path
-    sys.modules.pop("my_checker", None)
+    return tmp_path
 
 
 def write(folder, entries):
