@@ -14,6 +14,7 @@ from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import StateError
+from ragshield_core.model.ragged import check_ends, divided, joined
 from ragshield_core.screening.knowledge import Prepared
 from ragshield_core.state import check_format, part_of
 
@@ -44,15 +45,16 @@ class Change(StrEnum):
 class Event:
     """One change to the knowledge of a guard, applied by its state.
 
-    Equal guards stay equal if the same events are applied to them in the same order.
+    Equal guards stay equal if the same events are applied to them in the same order. A stored event
+    has the vectors of entries at unit length only: guards learn no other.
 
     Examples
     --------
     >>> batch = Batch.of(ids=["a"], texts=["hi"], embeddings=[[3, 4]])
     >>> values, arrays = Event(change=Change.LEARNED, entries=batch).to_parts()
     >>> again = Event.from_parts(values, arrays)
-    >>> again.entries.texts, again.entries.vectors.tolist()
-    (('hi',), [[3.0, 4.0]])
+    >>> again.entries.texts, again.entries.embeddings
+    (('hi',), array([[0.6, 0.8]], dtype=float32))
     """
 
     change: Change
@@ -84,7 +86,8 @@ class Event:
         if self.accused:
             values["accused"] = {i: list(names) for i, names in self.accused.items()}
         if self.readings:
-            values["readings"] = dict(self.readings)
+            values["readings"], joint = _readings_to_parts(self.readings)
+            arrays |= joint
         if self.prepared:
             values["prepared"] = list(self.prepared)
         for name, columns in self.prepared.items():
@@ -123,7 +126,9 @@ class Event:
                 change=Change(values["change"]),
                 ids=tuple(map(str, values.get("ids", ()))),
                 accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
-                readings={name: list(kept) for name, kept in values.get("readings", {}).items()},
+                readings=_readings_from_parts(
+                    values.get("readings", {}), part_of(arrays, "readings.")
+                ),
                 prepared={
                     name: part_of(arrays, f"prepared.{name}.")
                     for name in values.get("prepared", ())
@@ -152,13 +157,36 @@ class Intent:
     positions: tuple[int, ...] = ()
 
 
+def _readings_to_parts(
+    readings: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the readings of each reader as JSON-ready values, arrays of one reader as one."""
+    values, arrays = dict[str, Any](), dict[str, NDArray[Any]]()
+    for name, kept in readings.items():
+        values[name] = kept
+        if any(isinstance(reading, np.ndarray) for reading in kept):
+            values[name] = None
+            whole, ends = joined(kept, kept[0].dtype)
+            arrays |= {f"readings.{name}.whole": whole, f"readings.{name}.ends": ends}
+    return values, arrays
+
+
+def _readings_from_parts(
+    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, list[Any]]:
+    readings = {name: kept for name, kept in values.items() if kept is not None}
+    for name in values.keys() - readings.keys():
+        whole, ends = arrays[f"{name}.whole"], arrays[f"{name}.ends"]
+        check_ends(whole, ends)
+        readings[name] = divided(whole, ends)
+    return readings
+
+
 def _entries_to_parts(entries: Batch) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     from ragshield_core.quarantine import metadata_json  # noqa: PLC0415 - brings SQLAlchemy
 
     values: dict[str, Any] = {"ids": list(entries.ids)}
     arrays: dict[str, NDArray[Any]] = {"embeddings": entries.embeddings}
-    if entries.vectors is not entries.embeddings:
-        arrays["vectors"] = entries.vectors
     arrays["texts"], arrays["text_lengths"] = _packed(entries.texts)
     if any(context is not None for context in entries.contexts):
         arrays["contexts"], arrays["context_lengths"] = _packed(entries.contexts)
@@ -187,7 +215,7 @@ def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[
         labels=tuple(values.get("labels", nothing)),
         lineages=tuple(values.get("lineages", nothing)),
         metadatas=tuple(metadata_json.loads(metadata) for metadata in metadatas),
-        vectors=arrays.get("vectors", arrays["embeddings"]),
+        vectors=arrays["embeddings"],
         contexts=tuple(contexts),
         sources=tuple(values.get("sources", nothing)),
     )

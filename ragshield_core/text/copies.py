@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.text.characters import COMBINING
+from ragshield_core.text.readings import Remembered
 
 # Three words in a row rarely repeat by chance; generated paraphrases share few of them.
 GRAM = 3
@@ -72,6 +73,14 @@ def content(text: str) -> str:
     values = (line.replace(" = ", ": ", 1).partition(": ") for line in whole.split("\n")[1:-1])
     said = (value if mark else key for key, mark, value in values)
     return "\n".join(value for value in said if len(value.split()) >= _STATEMENT)
+
+
+def _content_words(text: str) -> NDArray[np.uint32]:
+    """Return the :func:`word_hashes` of the :func:`content` of a text."""
+    return word_hashes(content(text))
+
+
+content_words = Remembered(_content_words)
 
 
 def spelling(text: str) -> dict[int, str]:

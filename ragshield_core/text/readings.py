@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from functools import lru_cache, update_wrapper
 from typing import Any, Generic, TypeVar, cast
 
-import numpy as np
-
 Reading = TypeVar("Reading")
 
 # Number of cached readings, and characters of the longest text, some MB in all: a new entry is
@@ -37,7 +35,7 @@ class Remembered(Generic[Reading]):
     most
         Number of short texts whose readings are cached.
     again
-        Restores a reading from its JSON form.
+        Restores a reading from its form in an event: from JSON, or as it is if it is an array.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class Remembered(Generic[Reading]):
         return self._short(text) if len(text) <= REMEMBERED_LENGTH else self._long(text)
 
     def again(self, kept: Sequence[Any]) -> list[Reading]:
-        """Return readings from their JSON form."""
+        """Return readings from their form in an event."""
         return list(map(self._again, kept))
 
     def forget(self) -> None:
@@ -78,9 +76,9 @@ class Remembered(Generic[Reading]):
 
 
 def read(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> dict[str, list[Any]]:
-    """Return the JSON-ready readings of all short texts, by name of the reader."""
+    """Return the readings of all short texts, by name of the reader: JSON-ready ones, or arrays."""
     short = [text for text in texts if len(text) <= REMEMBERED_LENGTH]
-    return {reader.name: [_plain(reader(text)) for text in short] for reader in readers}
+    return {reader.name: list(map(reader, short)) for reader in readers}
 
 
 def read_ahead(texts: Sequence[str], readers: Sequence[Remembered[Any]]) -> None:
@@ -118,7 +116,3 @@ def keep_readings(readers: Sequence[Remembered[Any]]) -> Iterator[None]:
         yield
     finally:
         _GIVEN.reset(token)
-
-
-def _plain(reading: Any) -> Any:
-    return reading.tolist() if isinstance(reading, np.ndarray) else reading

@@ -406,11 +406,23 @@ def test_an_event_comes_back_as_it_was(batch):
     assert (again.change, again.ids, again.accused) == (event.change, event.ids, event.accused)
     for name in ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources"):
         assert getattr(again.entries, name) == getattr(batch, name)
-    for name in ("embeddings", "vectors"):
-        np.testing.assert_array_equal(
-            getattr(again.entries, name), getattr(batch, name), strict=True
-        )
+    np.testing.assert_array_equal(again.entries.embeddings, batch.embeddings, strict=True)
+    assert again.entries.vectors is again.entries.embeddings  # guards learn no others
     assert again.counted is None
+
+
+def test_readings_of_an_event_come_back_as_they_were():
+    words = [np.arange(n, dtype=np.uint32) for n in (3, 0, 2)]
+    readings = {"words": words, "shapes": [[[1, 2], 0], [], ""], "none": []}
+    event = Event(change=Change.LEARNED, entries=BATCHES["plain"], readings=readings)
+    again = rewritten(event).readings
+    for mine, theirs in zip(again.pop("words"), words, strict=True):
+        np.testing.assert_array_equal(mine, theirs, strict=True)
+    assert again == {"shapes": readings["shapes"], "none": []}
+    values, arrays = event.to_parts()
+    arrays["readings.words.ends"] = arrays["readings.words.ends"] - 1
+    with pytest.raises(StateError, match="an event cannot be read"):
+        Event.from_parts(values, arrays)
 
 
 def test_rows_of_a_batch_keep_their_vectors_bit_by_bit():

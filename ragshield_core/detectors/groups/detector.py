@@ -54,6 +54,7 @@ from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
 from ragshield_core.neighbors.known import NeighborSource, rows_within
 from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where
+from ragshield_core.text.copies import content_words
 
 # Fewer entries do not show the usual evidence among them.
 MIN_ENTRIES = 100
@@ -121,6 +122,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, OUTLIERS, CRAFTED, "CWE-349"),
         scope=Scope.CORPUS,
         acts_unfitted=False,
+        reads=(content_words,),
     )
 
     def __init__(

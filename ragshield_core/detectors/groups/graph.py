@@ -29,7 +29,7 @@ from ragshield_core.neighbors.search import InvertedLists, Neighbors, merged, no
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.neighbors.stored import EntryIndex, StoredIndex, VectorTable, Where
 from ragshield_core.state import part_of
-from ragshield_core.text.copies import content, word_hashes
+from ragshield_core.text.copies import content_words
 
 # Texts are compared only if vectors are at least this similar: copies of half a text exceed it far.
 COMPARE_ABOVE = 0.6
@@ -236,7 +236,7 @@ class SimilarityGraph:
         self.unrelated = unrelated_distance(batch.embeddings)
         for start in range(0, len(batch), ENTRIES_AT_ONCE):
             texts = batch.texts[start : start + ENTRIES_AT_ONCE]
-            self.words.append([word_hashes(content(text)) for text in texts])
+            self.words.append(list(map(content_words, texts)))
         n, done = len(batch), 0
         self.columns.grow(n)
         k = min(self.k + SPARE, max(1, n - 1))
@@ -255,7 +255,7 @@ class SimilarityGraph:
         Entries with ``replaced`` keys do not count: the batch brings new revisions of them.
         ``lists`` are those of the batch, if they are known.
         """
-        words = [word_hashes(content(text)) for text in batch.texts]
+        words = list(map(content_words, batch.texts))
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
         own = self.n_slots + np.arange(len(batch), dtype=np.int64)
@@ -463,9 +463,11 @@ class SimilarityGraph:
         slot = np.concatenate([old.slots[there], own[row]])
         similarity = np.concatenate([old.similarities[there], new.similarities[row, column]])
         copied = np.concatenate([old.copied[there], new.copied[row, column]])
-        order = np.lexsort((-similarity, group))  # on ties, old entries first
-        group = group[order]
-        rank = np.arange(len(group)) - np.searchsorted(group, group, side="left")
+        # By one key that mostly ascends already: a seventh of the time of two keys. On ties, old
+        # entries come first.
+        order = np.argsort(4.0 * group - similarity, kind="stable")
+        group, sizes = group[order], np.bincount(group, minlength=len(touched))
+        rank = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         best = rank < k
         where, rank, order = group[best], rank[best], order[best]
         lists = Lists.empty(len(touched), k)

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.model.ragged import check_ends, divided, joined
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.text.copies import containment
 
@@ -39,19 +40,16 @@ class EntryWords:
 
     def append(self, entries: Sequence[NDArray[np.uint32]]) -> None:
         """Add the words of entries, which get the next slots."""
-        lengths = np.fromiter(map(len, entries), np.int64, len(entries))
+        new, ends = joined(entries, np.uint32)
         have, n = len(self._words), len(self._ends)
         self._ends.grow(n + len(entries))
-        self._ends["end"][n:] = have + np.cumsum(lengths)
-        self._words.grow(have + int(lengths.sum()))
-        self._words["word"][have:] = np.concatenate([np.empty(0, dtype=np.uint32), *entries])
+        self._ends["end"][n:] = have + ends
+        self._words.grow(have + len(new))
+        self._words["word"][have:] = new
 
     def take(self, slots: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
         """Return the words of entries."""
-        words, ends = self._words["word"], self._ends["end"]
-        begins = np.where(slots > 0, ends[slots - 1], 0)
-        borders = zip(begins.tolist(), ends[slots].tolist(), strict=True)
-        return [words[start:end] for start, end in borders]
+        return divided(self._words["word"], self._ends["end"], slots)
 
     def wipe(self, slots: NDArray[np.int64]) -> None:
         """Erase the words of entries, but not their number."""
@@ -77,10 +75,7 @@ class EntryWords:
         ValueError
             If the arrays do not fit together.
         """
-        borders = np.append(0, arrays["ends"])
-        if (np.diff(borders) < 0).any() or borders[-1] != len(arrays["words"]):
-            msg = "the words of its entries do not fit together"
-            raise ValueError(msg)
+        check_ends(arrays["words"], arrays["ends"])
         words = cls()
         words._words.grow(len(arrays["words"]))
         words._words["word"][:] = arrays["words"]

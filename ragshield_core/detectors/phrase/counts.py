@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +128,7 @@ def _hashes_of(text: str) -> NDArray[np.uint32]:
     return np.fromiter(map(zlib.crc32, listed), np.uint32, len(listed))
 
 
-hashed = Remembered(_hashes_of, SMALL_REMEMBERED, partial(np.array, dtype=np.uint32))
+hashed = Remembered(_hashes_of, SMALL_REMEMBERED)
 
 
 def _grams_of(

@@ -25,6 +25,7 @@ from ragshield_core.detectors.phrase.counts import (
     order_of,
 )
 from ragshield_core.model.entries import Batch
+from ragshield_core.model.ragged import check_ends, divided, joined
 from ragshield_core.neighbors.slots import Columns
 from ragshield_core.state import part_of
 
@@ -461,9 +462,7 @@ def saved(columns: Columns, ragged: str) -> tuple[dict[str, Any], dict[str, NDAr
     """Return columns as JSON-ready values and arrays; ``ragged`` has arrays of any length."""
     arrays = columns.state()
     values = {name: arrays.pop(name).tolist() for name in NAMED if name in arrays}
-    parts = arrays.pop(ragged).tolist()
-    arrays[ragged] = np.concatenate([np.empty(0, dtype=np.uint32), *parts])
-    arrays["sizes"] = np.fromiter(map(len, parts), np.int64, len(parts))
+    arrays[ragged], arrays["ends"] = joined(arrays.pop(ragged).tolist(), np.uint32)
     return values, arrays
 
 
@@ -474,8 +473,9 @@ def restore(
     arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Fill empty columns with the values and arrays that :func:`saved` returned."""
-    parts = np.split(arrays[ragged], np.cumsum(arrays["sizes"])[:-1])
-    columns.grow(len(arrays["sizes"]))
+    check_ends(arrays[ragged], arrays["ends"])
+    parts = divided(arrays[ragged], arrays["ends"])
+    columns.grow(len(parts))
     for name in columns.state():
         if name != ragged:
             columns[name][:] = values[name] if name in values else arrays[name]

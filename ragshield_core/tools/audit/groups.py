@@ -26,7 +26,7 @@ from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.detectors.groups.evidence import nearness
 from ragshield_core.detectors.groups.usual import Surprisal
 from ragshield_core.model.entries import Batch
-from ragshield_core.text.copies import containment, content, word_hashes
+from ragshield_core.text.copies import containment, content_words
 from ragshield_core.tools.audit.judging import DetectorScores
 
 # Sizes of groups. Pairs are usual: a change log and a manual, a page and its translation.
@@ -89,7 +89,7 @@ def with_groups(
     sides = [np.arange(n)]
     if trusted is not None and SMALLEST_SIDE <= len(trusted) / n <= 1.0 - SMALLEST_SIDE:
         sides = [trusted, np.setdiff1d(sides[0], trusted)]
-    small, words = _surprise_of_sizes(batch), [word_hashes(content(text)) for text in batch.texts]
+    small, words = _surprise_of_sizes(batch), list(map(content_words, batch.texts))
     scores, members = np.zeros(n), np.full((n, LARGEST), -1)
     for number, side in enumerate(sides):
         others = sides[1 - number] if len(sides) > 1 else None

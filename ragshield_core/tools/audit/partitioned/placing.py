@@ -15,17 +15,16 @@ from ragshield_core.detectors.base import Evidence, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError, SourceError
+from ragshield_core.model.ragged import divided, joined
 from ragshield_core.neighbors.search import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
-from ragshield_core.text.copies import content, word_hashes
+from ragshield_core.text.copies import content_words
 from ragshield_core.tools.audit.partitioned.plan import (
     LOOKED_INTO,
     PIECE_ROWS,
     RAGGED,
     Numbers,
     Plan,
-    divided,
-    joined,
 )
 from ragshield_core.tools.audit.readers.records import parquet
 from ragshield_core.tools.audit.readers.source import ColumnNames, Rows, Source
@@ -109,7 +108,7 @@ def place(plan: Plan, number: int) -> Placed:
         nearest = _nearest_centres(batch.embeddings, centres, min(LOOKED_INTO, len(centres)))
         order = np.argsort(nearest[:, 0], kind="stable")
         texts, ids = ([column[row] for row in order] for column in (batch.texts, batch.ids))
-        words, word_ends = joined([word_hashes(content(text)) for text in texts], np.uint32)
+        words, word_ends = joined(list(map(content_words, texts)), np.uint32)
         as_bytes = [np.frombuffer(one.encode(), dtype=np.uint8) for one in ids]
         names, name_ends = joined(as_bytes, np.uint8)
         columns = {

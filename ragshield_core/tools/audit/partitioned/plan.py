@@ -19,6 +19,7 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.groups.evidence import Kin
 from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph, distance_of
 from ragshield_core.model.errors import SourceError
+from ragshield_core.model.ragged import divided
 from ragshield_core.neighbors.index import FixedVectors
 from ragshield_core.tools.audit.readers.records import group_sizes
 from ragshield_core.tools.audit.readers.source import ColumnNames
@@ -201,18 +202,6 @@ def grouped(places: Numbers, values: Numbers) -> list[tuple[int, Numbers]]:
     names, first = np.unique(places, return_index=True)
     parts = np.split(values, first[1:]) if len(names) else []
     return list(zip(names.tolist(), parts, strict=True))
-
-
-def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> tuple[NDArray[Any], Numbers]:
-    """Return arrays of different lengths as one, and the end of each."""
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    return np.concatenate([np.empty(0, dtype=dtype), *parts]), np.cumsum(lengths)
-
-
-def divided(flat: NDArray[Any], ends: Numbers, rows: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return some of the arrays that were :func:`joined`."""
-    starts = np.where(rows > 0, ends[rows - 1], 0) if len(rows) else rows
-    return [flat[a:b] for a, b in zip(starts.tolist(), ends[rows].tolist(), strict=True)]
 
 
 class Window(NamedTuple):
