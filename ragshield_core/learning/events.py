@@ -14,7 +14,7 @@ from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import StateError
-from ragshield_core.model.ragged import check_ends, divided, joined
+from ragshield_core.model.ragged import divided, joined
 from ragshield_core.screening.knowledge import Prepared
 from ragshield_core.state import check_format, part_of
 
@@ -176,9 +176,7 @@ def _readings_from_parts(
 ) -> dict[str, list[Any]]:
     readings = {name: kept for name, kept in values.items() if kept is not None}
     for name in values.keys() - readings.keys():
-        whole, ends = arrays[f"{name}.whole"], arrays[f"{name}.ends"]
-        check_ends(whole, ends)
-        readings[name] = divided(whole, ends)
+        readings[name] = divided(arrays[f"{name}.whole"], arrays[f"{name}.ends"])
     return readings
 
 

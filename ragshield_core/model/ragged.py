@@ -26,12 +26,19 @@ def divided(
 ) -> list[NDArray[Any]]:
     """Return the arrays that were :func:`joined`, or some of them, as views.
 
+    Raises
+    ------
+    ValueError
+        If all are wanted, and they do not fill the whole.
+
     Examples
     --------
     >>> divided(np.array([3, 4, 5]), np.array([2, 3]), np.array([1, 0]))
     [array([5]), array([3, 4])]
     """
-    rows = np.arange(len(ends)) if rows is None else rows
+    if rows is None:
+        check_ends(whole, ends)
+        rows = np.arange(len(ends))
     begins = np.where(rows > 0, ends[rows - 1], 0) if len(rows) else rows
     return [whole[a:b] for a, b in zip(begins.tolist(), ends[rows].tolist(), strict=True)]
 

@@ -69,7 +69,8 @@ def test_worker_sees_changes_of_others_at_its_next_screening(url):
 
 
 @pytest.mark.parametrize(
-    "detector", [LeadingQuestionDetector, MetaClaimDetector, TriggerPhraseDetector]
+    "detector",
+    [CliqueDetector, LeadingQuestionDetector, MetaClaimDetector, TriggerPhraseDetector],
 )
 @pytest.mark.slow
 def test_only_the_process_that_learns_a_text_reads_it(detector, url, monkeypatch):

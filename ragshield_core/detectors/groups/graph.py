@@ -286,7 +286,11 @@ class SimilarityGraph:
             inside = all_neighbors(batch.embeddings, min(k + SPARE, m - 1))
             inside.slots[inside.slots >= 0] += n
             parts.append(inside)
-        return Lists.of(merged(parts, k + SPARE), k)
+        # Rounded before they are merged: of equal ones, known entries come first.
+        near = [
+            each._replace(similarities=rounded(each.similarities, COSINE_STEPS)) for each in parts
+        ]
+        return Lists.of(merged(near, k + SPARE), k)
 
     def fits(self, lists: Lists, n: int) -> bool:
         """Whether lists may be those of ``n`` entries that come next."""

@@ -39,7 +39,7 @@ def words_of(texts):
 def test_words_that_do_not_fit_together_are_refused(damage):
     arrays = words_of([np.arange(7, dtype=np.uint32), np.ones(4, dtype=np.uint32)]).state()
     damage(arrays)
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="expected them to fill"):
         EntryWords.restored(arrays)
 
 

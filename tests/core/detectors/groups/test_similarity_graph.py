@@ -55,11 +55,13 @@ def test_copies_are_listed_in_the_order_of_their_arrival():
     copies = clones_of(KNOWN[0], 9)
     graph = grown(K, fitted=join(KNOWN, copies))
     same = graph.index.slots_of([KNOWN.ids[0], *copies.ids])
+    late = clones_of(KNOWN[0], 40, "late")
+    for overlay in graph.overlay(late), graph.overlay(late.take([0, 1])):
+        assert overlay.lists.slots[0].tolist() == same.tolist()[:K]
+    graph.learn(late.ids, graph.overlay(late))
     for slot in same.tolist():
         others = [other for other in same.tolist() if other != slot]
         assert graph.lists.slots[slot].tolist() == others[:K]
-    late = graph.overlay(clones_of(KNOWN[0], 2, "late"))
-    assert late.lists.slots[0].tolist() == same.tolist()[:K]
 
 
 def grown(k, *parts, fitted=KNOWN):
