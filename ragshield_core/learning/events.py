@@ -200,7 +200,7 @@ def _entries_to_parts(entries: Batch) -> tuple[dict[str, Any], dict[str, NDArray
 def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Batch:
     from ragshield_core.quarantine import metadata_json  # noqa: PLC0415 - brings SQLAlchemy
 
-    ids = tuple(values["ids"])
+    ids, embeddings = tuple(values["ids"]), arrays["embeddings"]
     nothing = (None,) * len(ids)
     contexts: Sequence[str | None] = nothing
     if "contexts" in arrays:
@@ -209,11 +209,11 @@ def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[
     return Batch(  # its constructor checks all values
         ids=ids,
         texts=_unpacked(arrays["texts"], arrays["text_lengths"]),  # type: ignore[arg-type]
-        embeddings=arrays["embeddings"],
+        embeddings=embeddings,
         labels=tuple(values.get("labels", nothing)),
         lineages=tuple(values.get("lineages", nothing)),
         metadatas=tuple(metadata_json.loads(metadata) for metadata in metadatas),
-        vectors=arrays["embeddings"],
+        vectors=embeddings,
         contexts=tuple(contexts),
         sources=tuple(values.get("sources", nothing)),
     )
