@@ -143,7 +143,7 @@ def test_events_come_back_in_order_and_whole(shared, journal):
         entries.texts,
         entries.metadatas,
     )
-    np.testing.assert_array_equal(one.event.entries.vectors, entries.vectors)
+    np.testing.assert_array_equal(one.event.entries.embeddings, entries.embeddings)
     assert one.at <= two.at
     assert shared.read(journal.head) == 3
     assert [r.position for r in shared.read(lambda s: journal.since(s, 1, limit=1))] == [2]
