@@ -46,6 +46,8 @@ from ragshield_core.sharing.snapshots import KEPT
 LONGEST_HOST = 20
 # Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
 MEASURES, SAVES = "thresholds of ", "snapshot of "
+# Distance of two tickets: one that goes first fits between them.
+STEP = 2
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
     table_of, (HeadRow, JournalRow, PendingRow, SnapshotRow, WriterRow)
@@ -375,22 +377,27 @@ class Journal:
         """Forget a writer that has stopped; its pending events are abandoned."""
         session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
 
-    def take_turn(self, session: Transaction, writer: str) -> bool:
+    def take_turn(self, session: Transaction, writer: str, *, next_one: bool = False) -> bool:
         """Queue for a turn; return whether it has come. If not, poll :meth:`turn` until it has.
 
-        Turns come in the order in which writers queued. Each ends with one :meth:`append`, with
-        :meth:`give_up_turn`, or when the writer crashes. Calling this again keeps the place in the
-        queue; a waiting writer must call :meth:`beat`.
+        Turns come in the order in which writers queued; with ``next_one``, the turn comes after the
+        current one. Each ends with one :meth:`append`, with :meth:`give_up_turn`, or when the
+        writer crashes. Calling this again keeps the place in the queue; a waiting writer must call
+        :meth:`beat`.
         """
         head = self._begun(session)
-        first = self.turn(session)
-        ours = {"of": self.namespace, "by": writer}
-        ticket = None if first is None else session.execute(_TICKET, ours).scalar()
-        if ticket is None:
-            ticket = head.tickets + 1
+        current = self.turn(session)
+        ticket = None if current is None else self._ticket(session, writer)
+        if next_one and current not in (None, writer):
+            ticket = self._ticket(session, current) + 1
+        elif ticket is None:
+            ticket = head.tickets + STEP
             self._set_head(session, head, tickets=ticket)
         self._note(session, writer, ticket=ticket)
-        return first is None or self.turn(session) == writer
+        return current is None or self.turn(session) == writer
+
+    def _ticket(self, session: Transaction, writer: str) -> Any:
+        return session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
 
     def give_up_turn(self, session: Transaction, writer: str) -> None:
         """Leave the queue."""

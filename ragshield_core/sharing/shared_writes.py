@@ -596,7 +596,7 @@ class SharedWrites(Writes):
                 copy = self._state.thawed(*frozen)
                 with threadpool_limits(1, user_api="openmp"):  # limits only this thread
                     measured = copy.recalibration.measured(confirmed)
-                turn = self.take_turn()
+                turn = self.take_turn(hurry=True)  # the knowledge base grows while it waits
                 try:
                     with self._state.lock:
                         if at == (self._times_replaced, self._state.calibrator.calibrated_at):
@@ -650,14 +650,15 @@ class SharedWrites(Writes):
 
     # Turns and signs of life
 
-    def take_turn(self, *, queue: bool = True) -> object:
+    def take_turn(self, *, queue: bool = True, hurry: bool = False) -> object:
         """Wait until no other thread or process writes; return the turn.
 
         Other processes wait until this one has written with the turn, see :meth:`together`, or has
-        given it up. Without ``queue`` they do not: the turn is lost as soon as one writes.
+        given it up. Without ``queue`` they do not: the turn is lost as soon as one writes. With
+        ``hurry``, this process goes before those that wait.
         """
         self._check_process()
-        return self._turns.take(queue=queue)
+        return self._turns.take(queue=queue, hurry=hurry)
 
     def give_up_turn(self, turn: object) -> None:
         """Let other writers go on, if nothing was written in the turn."""

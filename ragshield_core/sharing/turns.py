@@ -49,6 +49,7 @@ class Turns:
         self._heartbeat, self._catch_up, self._position = heartbeat, catch_up, position
         self._lock = threading.Lock()  # held by the thread that queues for a turn, or has it
         self._queues = False  # whether that thread queues, or has queued for its turn
+        self._hurries = False  # whether its turn is to be the next one
         self.current: object | None = None
         self.at = 0
 
@@ -57,14 +58,16 @@ class Turns:
         """Whether a thread of this process queues for a turn, or has one that it queued for."""
         return self._queues
 
-    def take(self, *, queue: bool = True) -> object:
+    def take(self, *, queue: bool = True, hurry: bool = False) -> object:
         """Wait until no other thread writes, with ``queue`` no other process; return the turn.
 
-        Without ``queue``, the turn is lost as soon as another process writes.
+        Without ``queue``, the turn is lost as soon as another process writes. With ``hurry``, no
+        process that waits goes first.
         """
         turn = Intent(())  # keeps the heartbeat running
+        self._hurries |= hurry  # a thread of this process that queues goes before this one
         self._lock.acquire()
-        self._queues = queue
+        self._queues, self._hurries = queue, hurry
         self._heartbeat.during(turn)
         try:
             if queue:
@@ -84,10 +87,14 @@ class Turns:
 
     def wait(self) -> None:
         """Queue until no other process has the turn."""
-        mine, seen, until, pause = False, None, 0.0, PAUSE
+        mine, seen, until, pause, hurries = False, None, 0.0, PAUSE, False
         while not mine:
-            if time.monotonic() >= until:  # queue again, in case it counted as crashed
-                take_turn = partial(self._journal.take_turn, writer=self._writer)
+            # Queue again: in case it counted as crashed, or to go first.
+            if time.monotonic() >= until or self._hurries is not hurries:
+                hurries = self._hurries
+                take_turn = partial(
+                    self._journal.take_turn, writer=self._writer, next_one=hurries
+                )
                 mine = self._database.write_rows(take_turn)
                 until = time.monotonic() + self._journal.lease / BEATS
             elif (version := self._database.version()) != seen:
