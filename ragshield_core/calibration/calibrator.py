@@ -55,6 +55,7 @@ class Measured(NamedTuple):
     scores: Mapping[str, NDArray[np.floating[Any]]]
     ids: tuple[str, ...] = ()  # of the entries that count as clean
     n_doubtful: int = 0  # entries that do not count
+    n_known: int = 0  # entries of the knowledge base against which they were scored
     why_not: str = ""  # the reason if calibration is impossible
     # By detector, usual values that one process has measured for all; see SharesUsual.
     usual: Usuals = NO_USUAL
@@ -76,6 +77,7 @@ class Measured(NamedTuple):
             {name: arrays[str(number)] for number, name in enumerate(values["scores"])},
             ids=tuple(map(str, values["ids"])),
             n_doubtful=int(values["n_doubtful"]),
+            n_known=int(values["n_known"]),
             why_not=str(values["why_not"]),
             usual={
                 name: (of_it, part_of(arrays, f"usual.{name}."))
@@ -239,6 +241,7 @@ class Calibrator:
         self.measure(self.sample, confirmed, measured.usual)
         self._check_judged(measured.scores)
         self._take(measured.scores, None, measured.n_doubtful, measured.ids)
+        self.calibrated_at = measured.n_known  # it has grown since
 
     def scored(
         self, sample: CleanSample, confirmed: Sequence[str]
@@ -272,6 +275,7 @@ class Calibrator:
             {name: column[counting] for name, column in scores.items()},
             tuple(entries[row] for row in counting),
             int(np.count_nonzero(doubtful)),
+            len(self._knowledge),
         )
         return measured, scores
 

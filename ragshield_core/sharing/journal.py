@@ -46,7 +46,8 @@ from ragshield_core.sharing.snapshots import KEPT
 LONGEST_HOST = 20
 # Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
 MEASURES, SAVES = "thresholds of ", "snapshot of "
-# Distance of two tickets: one that goes first fits between them.
+# Distance of two tickets. Between them is room for a writer that does not queue at the end; a second
+# one may have the same ticket as a waiting writer, never as the writer that has the turn.
 STEP = 2
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
@@ -66,7 +67,7 @@ _SET_HEAD = update(_HEADS).where(_of(_HEADS))
 _QUEUE = (
     select(_WRITERS.c.writer)
     .where(_of(_WRITERS), _WRITERS.c.ticket.is_not(None), _ALIVE)
-    .order_by(_WRITERS.c.ticket)
+    .order_by(_WRITERS.c.ticket, _WRITERS.c.writer)
     .limit(bindparam("most"))
 )
 _TICKET = select(_WRITERS.c.ticket).where(_MINE)
@@ -392,6 +393,7 @@ class Journal:
             ticket = self._ticket(session, current) + 1
         elif ticket is None:
             ticket = head.tickets + STEP
+        if ticket > head.tickets:
             self._set_head(session, head, tickets=ticket)
         self._note(session, writer, ticket=ticket)
         return current is None or self.turn(session) == writer

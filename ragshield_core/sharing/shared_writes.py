@@ -557,7 +557,7 @@ class SharedWrites(Writes):
         if self._state.recalibration.collecting or not self._state.can_be_copied:
             if (confirmed := self._confirmed()) is None:
                 return
-            turn = self.take_turn()
+            turn = self.take_turn(hurry=True)
             try:
                 if self._state.recalibration.due:
                     with self._replacing():

@@ -175,6 +175,7 @@ class _State:
             case Change.RECALIBRATED:
                 self.calibrated_at = len(self.known)
                 if event.measured is not None and not event.measured.why_not:
+                    self.calibrated_at = event.measured.n_known
                     self.arrivals.calibrated()
         if event.change is Change.RECALLED and event.entries is not None:
             self.arrivals.recalled(event.entries, event.accused)

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -301,6 +302,27 @@ def test_turns_come_in_the_order_of_the_queue(shared, journal):
     assert refused(shared, journal, "b") is None
     assert shared.read(journal.turn) is None
     assert refused(shared, journal, "x") is None
+
+
+def test_a_hurried_writer_goes_next_and_overtakes_no_writer_in_its_turn(shared, journal):
+    def queue(writer, **how):
+        shared.write(lambda s: journal.take_turn(s, writer, **how))
+        return "".join(shared.read(lambda s: journal.queue(s, 9)))
+
+    assert queue("d", next_one=True) == "d"  # nobody is waiting
+    assert queue("d", next_one=True) == "d"
+    assert queue("c") == "dc"
+    assert queue("z") == "dcz"
+    assert queue("y", next_one=True) == "dycz"
+    assert queue("z", next_one=True) == "dyzc"  # it was waiting; y and z are equal
+    shared.write(lambda s: journal.give_up_turn(s, "d"))
+    assert queue("b", next_one=True) == "yzbc"
+    for waiting in "bcz":
+        shared.write(lambda s, w=waiting: journal.give_up_turn(s, w))
+    for holder, hurried in pairwise("yxwvut"):  # each after the writer that queued last
+        assert queue(hurried, next_one=True) == holder + hurried
+        shared.write(lambda s, w=holder: journal.give_up_turn(s, w))
+    assert queue("a") == "ta"  # though its name comes first
 
 
 def test_silent_writer_loses_its_turn_once_another_writes(shared, journal):
