@@ -46,8 +46,8 @@ from ragshield_core.sharing.snapshots import KEPT
 LONGEST_HOST = 20
 # Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
 MEASURES, SAVES = "thresholds of ", "snapshot of "
-# Distance of two tickets. Between them is room for a writer that does not queue at the end; a second
-# one may have the same ticket as a waiting writer, never as the writer that has the turn.
+# Distance of two tickets. Between them is room for a writer that goes next; a second one may have
+# the same ticket as a waiting writer, never as the writer that has the turn.
 STEP = 2
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(

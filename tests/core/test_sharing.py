@@ -38,6 +38,7 @@ from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.sharing import turns
 from ragshield_core.sharing.journal import MEASURES, SAVES, Journal
 from ragshield_core.sharing.snapshots import Snapshots
+from ragshield_core.sharing.standing import status_of
 
 RATE = 0.05
 
@@ -396,6 +397,8 @@ def test_old_thresholds_hold_while_new_ones_are_computed(url, tmp_path):
     late = Guard.open(url)
     assert one.calibration.thresholds != before
     assert one.status().calibrated_at == 380 < one.n_known  # measured then
+    with one.quarantine.database.read() as session:
+        assert status_of(session, url, "default").calibrated_at == 380
     assert one.status().calibrated_on is not None
     for guard in (other, late):
         assert guard.calibration.thresholds == one.calibration.thresholds
