@@ -75,8 +75,18 @@ class Columns:
 
     def keep(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows, in this order."""
-        self._arrays = {name: self[name][rows] for name in self._arrays}
+        first = self._n - len(rows)
+        if np.array_equal(rows, np.arange(first, self._n)):  # no copy if the oldest leave
+            self._arrays = {name: array[first:] for name, array in self._arrays.items()}
+        else:
+            self._arrays = {name: self[name][rows] for name in self._arrays}
         self._n = len(rows)
+
+    def copy(self) -> Columns:
+        """Return a copy that changes by itself; objects in the columns are the same."""
+        again = Columns(**self._fills)
+        again._n, again._arrays = self._n, {name: self[name].copy() for name in self._arrays}
+        return again
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all columns."""

@@ -30,7 +30,8 @@ from ragshield_core.detectors.phrase.judging import (
     judge,
     planted_in,
 )
-from ragshield_core.detectors.phrase.memory import CHUNK, Memory, Places
+from ragshield_core.detectors.phrase.memory import CHUNK, Memory
+from ragshield_core.detectors.phrase.sample import Places
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import printable
@@ -242,7 +243,7 @@ class TriggerPhraseDetector(GroupDetector, SharesLearning):
                 continue
             rows = np.concatenate([batches[number] for number in chosen])
             scratch = type(self)(**self.config())
-            scratch.restore(*self.state())
+            scratch._memory, scratch._ready = self._fitted().copy(), True  # noqa: SLF001
             scratch.forget(fitted.take(rows))
             scratch._fitted().updating.clear()  # noqa: SLF001 - these entries are no updates
             row_of = {fitted.ids[row]: row for row in rows.tolist()}

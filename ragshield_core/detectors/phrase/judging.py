@@ -13,14 +13,14 @@ from ragshield_core.detectors.phrase.counts import (
     EMPTY,
     N_ORDERS,
     PAIRS,
-    SKETCH,
     TAIL,
     Background,
     Grams,
     found_in,
     order_of,
 )
-from ragshield_core.detectors.phrase.memory import BORDER, PLACES, Memory, Places, closeness
+from ragshield_core.detectors.phrase.memory import Memory, closeness
+from ragshield_core.detectors.phrase.sample import BORDER, PLACES, Places
 from ragshield_core.model.entries import Batch
 
 logger = logging.getLogger("ragshield")
@@ -55,6 +55,8 @@ WHOLE = 0.25
 SURE = 2.0
 # Most phrases that are distinguished in one batch, the most suspicious ones.
 MAX_PHRASES = 256
+# Bits of the number of a text in a key that begins with the column and the hash of a sketch.
+_ROW_BITS = np.uint64(29)
 
 
 class Phrase(NamedTuple):
@@ -194,7 +196,7 @@ def judge(
     fresh = counted.copy()
     fresh[n_batch:] &= ~recent["held"]
     n_fresh = max(1.0, float(fresh.sum()))
-    n_words = float(fresh @ np.concatenate([grams.sizes(), memory.sizes]))
+    n_words = float(fresh @ np.concatenate([grams.sizes(), memory.recent["size"]]))
 
     def share(part: float) -> NDArray[np.float64]:
         """Return, by order, the recent share of text or of entries, whichever is larger."""
@@ -443,20 +445,19 @@ def phrases_of(
 def copies_in(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return a number for each of n texts, the same for copies of each other."""
     n = len(sketches)
-    first = second = [np.empty(0, dtype=np.int64)]
     filled = sketches != EMPTY
-    for column in range(SKETCH if n > 1 else 0):
-        order = np.argsort(sketches[:, column], kind="stable")
-        ordered = sketches[order, column]
-        at = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] != EMPTY))
-        a, b = order[at], order[at + 1]
-        same = np.count_nonzero((sketches[a] == sketches[b]) & filled[a], axis=1)
-        either = np.count_nonzero(filled[a] | filled[b], axis=1)
-        alike = same >= SAME_TEXT * either
-        first, second = [*first, a[alike]], [*second, b[alike]]
-    pairs = np.concatenate(first), np.concatenate(second)
-    if not len(pairs[0]):
+    rows, columns = np.nonzero(filled)
+    hashes = columns.astype(np.uint64) << np.uint64(32) | sketches[rows, columns]
+    keys = np.sort(hashes << _ROW_BITS | rows.astype(np.uint64))
+    hashes, rows = keys >> _ROW_BITS, (keys & ((np.uint64(1) << _ROW_BITS) - 1)).astype(np.int64)
+    at = np.flatnonzero(hashes[1:] == hashes[:-1])
+    first, second = rows[at], rows[at + 1]
+    same = np.count_nonzero((sketches[first] == sketches[second]) & filled[first], axis=1)
+    either = np.count_nonzero(filled[first] | filled[second], axis=1)
+    alike = same >= SAME_TEXT * either
+    if not alike.any():
         return np.arange(n)
+    pairs = first[alike], second[alike]
     from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
