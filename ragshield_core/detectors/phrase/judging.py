@@ -55,8 +55,6 @@ WHOLE = 0.25
 SURE = 2.0
 # Most phrases that are distinguished in one batch, the most suspicious ones.
 MAX_PHRASES = 256
-# Bits of the number of a text in a key that begins with the column and the hash of a sketch.
-_ROW_BITS = np.uint64(29)
 
 
 class Phrase(NamedTuple):
@@ -446,10 +444,10 @@ def copies_in(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return a number for each of n texts, the same for copies of each other."""
     n = len(sketches)
     filled = sketches != EMPTY
-    rows, columns = np.nonzero(filled)
-    hashes = columns.astype(np.uint64) << np.uint64(32) | sketches[rows, columns]
-    keys = np.sort(hashes << _ROW_BITS | rows.astype(np.uint64))
-    hashes, rows = keys >> _ROW_BITS, (keys & ((np.uint64(1) << _ROW_BITS) - 1)).astype(np.int64)
+    # A hash has the same column in all sketches.
+    rows = np.nonzero(filled)[0].astype(np.uint64)
+    keys = np.sort(sketches[filled].astype(np.uint64) << np.uint64(32) | rows)
+    hashes, rows = keys >> np.uint64(32), keys.astype(np.uint32)
     at = np.flatnonzero(hashes[1:] == hashes[:-1])
     first, second = rows[at], rows[at + 1]
     same = np.count_nonzero((sketches[first] == sketches[second]) & filled[first], axis=1)

@@ -91,8 +91,9 @@ class Similarities:
 
 def _whole(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
     """Return vectors in units of 1 / ONE, as whole numbers."""
-    return np.rint(vectors.astype(np.float32) * ONE)
+    whole: NDArray[np.float32] = np.rint(vectors.astype(np.float32) * ONE)
+    return whole
 
 
 def _cosines(whole: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.asarray(np.divide(whole, ONE**2, dtype=np.float32))
+    return whole / (ONE * ONE)

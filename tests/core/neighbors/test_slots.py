@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.neighbors.slots import Labels, packed, unpacked
+from ragshield_core.neighbors.slots import Columns, Labels, packed, unpacked
 from ragshield_core.screening.knowledge import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
@@ -108,3 +108,33 @@ def test_labels_match_a_dict_after_any_changes(steps):
 def test_inconsistent_ids_and_codes_are_refused(ids, codes, message):
     with pytest.raises(ValueError, match=message):
         Labels().take(ids, np.array(codes, dtype=np.int32), ["x"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 9))), max_size=12))
+def test_columns_keep_rows_in_their_order_and_copies_go_their_own_way(steps):
+    columns, expected, told = Columns(number=np.int64(-1), name=None), [], 0
+    for come, gone in steps:
+        columns.grow(len(columns) + come)
+        for row in range(len(columns) - come, len(columns)):
+            assert columns["number"][row] == -1
+            columns["number"][row], columns["name"][row] = told, f"entry {told}"
+            expected.append(told)
+            told += 1
+        before, was = columns.copy(), list(expected)
+        rows = [row for row in range(len(columns)) if row not in gone]
+        columns.keep(np.array(rows, dtype=np.int64))
+        expected = [expected[row] for row in rows]
+        assert columns["number"].tolist() == expected
+        assert columns["name"].tolist() == [f"entry {number}" for number in expected]
+        assert before["number"].tolist() == was
+
+
+def test_the_oldest_rows_leave_without_a_copy_of_the_others():
+    columns = Columns(number=np.int64(0))
+    columns.grow(100)
+    columns["number"][:] = range(100)
+    others = columns["number"][30:]
+    columns.keep(np.arange(30, 100))
+    assert np.shares_memory(columns["number"], others)
+    columns.grow(90)
+    assert columns["number"].tolist() == [*range(30, 100), *[0] * 20]

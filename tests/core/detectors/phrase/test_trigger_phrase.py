@@ -1,3 +1,4 @@
+import itertools
 import zlib
 from dataclasses import replace
 
@@ -10,8 +11,16 @@ from support import entries, guard_of, join, passages, prose, slowly, snapshot
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
 from ragshield_core.detectors.phrase import memory as phrase_memory
-from ragshield_core.detectors.phrase.counts import MAX_GRAMS, Background, Grams, order_of
+from ragshield_core.detectors.phrase.counts import (
+    EMPTY,
+    MAX_GRAMS,
+    SKETCH,
+    Background,
+    Grams,
+    order_of,
+)
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
+from ragshield_core.detectors.phrase.judging import SAME_TEXT, copies_in
 from ragshield_core.detectors.phrase.memory import Memory
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import Decision, Finding, Verdict
@@ -537,3 +546,33 @@ def test_phrase_in_an_adopted_store_hides_no_other_phrase(adopted):
     new = planted(passages(500, 4, "new"), range(0, 500, 25), "copper lantern eastward")
     report = poisoned.screen(new)
     assert {d.entry_id for d in report.quarantined} == {new.ids[row] for row in range(0, 500, 25)}
+
+
+def copies_one_by_one(sketches):
+    """Return numbers of texts like :func:`copies_in`, from the definition."""
+    numbers = list(range(len(sketches)))
+    for a, b in itertools.combinations(range(len(sketches)), 2):
+        mine, theirs = ({*each[each != EMPTY].tolist()} for each in sketches[[a, b]])
+        at_place = int(np.count_nonzero((sketches[a] == sketches[b]) & (sketches[a] != EMPTY)))
+        if mine & theirs and at_place >= SAME_TEXT * max(len(mine), len(theirs)):
+            numbers = [numbers[a] if number == numbers[b] else number for number in numbers]
+    return numbers
+
+
+def test_copies_have_one_number_and_other_texts_another():
+    rng = np.random.default_rng(1)
+    sketches = rng.integers(0, 2**32 - 2, size=(60, SKETCH), dtype=np.uint32)
+    sketches[30:45] = sketches[rng.integers(0, 30, size=15)]
+    sketches[45:50] = sketches[:5]
+    sketches[45:50, 3] = EMPTY  # nearly a copy
+    sketches[50:52, 1:] = EMPTY  # both have a single phrase, not the same
+    sketches[52:54] = EMPTY  # texts without a phrase are no copies
+    found = copies_in(sketches).tolist()
+    expected = copies_one_by_one(sketches)
+    pairs = list(itertools.combinations(range(60), 2))
+    assert [found[a] == found[b] for a, b in pairs] == [
+        expected[a] == expected[b] for a, b in pairs
+    ]
+    assert len(set(found)) == 40
+    assert copies_in(sketches[:1]).tolist() == [0]
+    assert copies_in(sketches[:0]).tolist() == []
