@@ -282,10 +282,9 @@ def _telling(
     reach = near.sum(axis=1, dtype=np.float64) / np.maximum(there.sum(axis=1), 1)
     beyond = np.where(standing, similarities, -np.inf) - reach[:, None]
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
-    around = np.zeros(len(shared.row))
-    for column in range(weights.shape[1]):
-        having_it = np.flatnonzero(shared.had & (np.uint32(1) << np.uint32(column)))
-        around[having_it] += weights[shared.row[having_it], column]
+    columns = np.arange(weights.shape[1], dtype=np.uint32)[:, None]
+    having_it = ((shared.had >> columns) & np.uint32(1)).astype(np.bool_)
+    around = np.where(having_it, weights.T[:, shared.row], 0.0).sum(axis=0)
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))
@@ -312,11 +311,18 @@ def _had(
     ignored.
     """
     had = np.zeros(len(word), dtype=np.uint32)
-    for column, places in enumerate(listed.T if len(keys) else ()):
-        asked = np.flatnonzero(places[row] >= 0)
-        theirs = (places[row[asked]].astype(np.uint64) << _SHIFT) | word[asked]
-        found = np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)
-        had[asked[keys[found] == theirs]] |= np.uint32(1 << column)
+    rows, columns = np.nonzero(listed >= 0)
+    first = np.searchsorted(row, np.arange(len(listed) + 1))
+    lengths = np.diff(first)[rows]
+    before = np.cumsum(lengths) - lengths
+    asked = np.repeat(first[rows] - before, lengths) + np.arange(lengths.sum())
+    if not len(asked):
+        return had
+    place = np.repeat(listed[rows, columns].astype(np.uint64) << _SHIFT, lengths)
+    theirs = place | word[asked]
+    found = keys[np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)] == theirs
+    bits = np.repeat(np.uint32(1) << columns.astype(np.uint32), lengths)
+    np.add.at(had, asked[found], bits[found])
     return had
 
 

@@ -250,8 +250,17 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
 
     def learn(self, entries: Batch) -> None:
         """Count the openings of new entries; they make no question more usual."""
-        _read(entries).add_to(self._arrived, 1)
-        self._totals = None
+        read = _read(entries)
+        if self._totals is not None and self._arrived.any():
+            front, inside = self._totals[-1]
+            counting = read.front[~self._doubtful[tuple(read.front.T)]]
+            self._totals[-1] = (
+                _moved(front, counting, 1),
+                _moved(inside, read.behind, 1, read.n_plain),
+            )
+        else:
+            self._totals = None
+        read.add_to(self._arrived, 1)
 
     def forget(self, entries: Batch) -> None:
         """Remove learned entries from the counts."""
@@ -383,9 +392,8 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         """
         usual, by_source, scores = self._usual(), self._sources, []
         if but:
-            n_plain = int(read.n_pieces.sum()) - len(read.behind)
             usual = [
-                (_less(front, read.front), _less(inside, read.behind, n_plain))
+                (_moved(front, read.front, -1), _moved(inside, read.behind, -1, read.n_plain))
                 for front, inside in usual
             ]
             by_source = by_source.copy()
@@ -432,6 +440,11 @@ class _Read(NamedTuple):
             self.front[rows], self.n_pieces[rows], self.sources[rows], self.behind[owned], owners
         )
 
+    @property
+    def n_plain(self) -> int:
+        """Number of sentences after openings that ask nothing."""
+        return int(self.n_pieces.sum()) - len(self.behind)
+
     def counts(self) -> NDArray[np.int64]:
         """Return the counts of each entry for its source, shape (n_entries, 5)."""
         found = np.zeros((len(self.front), _N_COUNTS), dtype=np.int64)
@@ -444,7 +457,7 @@ class _Read(NamedTuple):
         """Count openings into the first table, and later sentences into the second."""
         np.add.at(tables[0], tuple(self.front.T), sign)
         np.add.at(tables[1], tuple(self.behind.T), sign)
-        tables[1].flat[NONE] += sign * (int(self.n_pieces.sum()) - len(self.behind))
+        tables[1].flat[NONE] += sign * self.n_plain
 
 
 def _front_bits(read: _Read, usual: _Totals, by_source: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -528,17 +541,17 @@ def _totals(counts: NDArray[np.int64]) -> _Totals:
     return found
 
 
-def _less(totals: _Totals, shapes: NDArray[np.intp], n_plain: int = 0) -> _Totals:
-    """Return the counts without some shapes and ``n_plain`` sentences that ask nothing."""
-    left = [table.copy() for table in totals]
-    np.subtract.at(left[0], shapes[:, 0], 1)
-    left[0][NONE] -= n_plain
+def _moved(totals: _Totals, shapes: NDArray[np.intp], sign: int, n_plain: int = 0) -> _Totals:
+    """Return the counts with or without some shapes and ``n_plain`` sentences that ask nothing."""
+    moved = [table.copy() for table in totals]
+    np.add.at(moved[0], shapes[:, 0], sign)
+    moved[0][NONE] += sign * n_plain
     for axis in range(1, _ELSEWHERE):
-        np.subtract.at(left[axis], (shapes[:, 0], shapes[:, axis]), 1)
-        left[axis][NONE, 0] -= n_plain
+        np.add.at(moved[axis], (shapes[:, 0], shapes[:, axis]), sign)
+        moved[axis][NONE, 0] += sign * n_plain
     asks = shapes[shapes[:, 0] != NONE]
-    np.subtract.at(left[_ELSEWHERE], (_answered(asks), asks[:, _ELSEWHERE]), 1)
-    return [np.maximum(table, 0) for table in left]
+    np.add.at(moved[_ELSEWHERE], (_answered(asks), asks[:, _ELSEWHERE]), sign)
+    return [np.maximum(table, 0) for table in moved]
 
 
 def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -221,6 +221,23 @@ def test_forgetting_undoes_learning_and_ignores_unlearned_entries(detector):
     assert less.score(faqs.take([1])) > LeadingQuestionDetector().fit(faqs).score(faqs.take([1]))
 
 
+def test_later_entries_count_the_same_one_by_one_and_at_once():
+    detector, doubtful = adopted(12)
+    assert doubtful.any()  # such openings do not count
+    at_once = LeadingQuestionDetector()
+    at_once.restore(*detector.state())
+    later = entries([*faq(40), *MALFORMED[12:40], *encyclopaedia(60), *MALFORMED[:6]], "later")
+    for row in range(len(later)):
+        detector.learn(later.take([row]))
+        detector.score(BAD)
+    at_once.learn(later)
+    more = entries([*faq(30), *MALFORMED[40:60], *encyclopaedia(30)], "more")
+    assert detector.score(more).tolist() == at_once.score(more).tolist()
+    detector.forget(later)
+    at_once.forget(later)
+    assert detector.score(more).tolist() == at_once.score(more).tolist()
+
+
 def test_unvetted_entries_make_no_question_usual(detector):
     other = LeadingQuestionDetector().fit(KNOWN)
     other.learn(BAD)
