@@ -226,16 +226,25 @@ def test_later_entries_count_the_same_one_by_one_and_at_once():
     assert doubtful.any()  # such openings do not count
     at_once = LeadingQuestionDetector()
     at_once.restore(*detector.state())
-    later = entries([*faq(40), *MALFORMED[12:40], *encyclopaedia(60), *MALFORMED[:6]], "later")
-    for row in range(len(later)):
-        detector.learn(later.take([row]))
-        detector.score(BAD)
-    at_once.learn(later)
-    more = entries([*faq(30), *MALFORMED[40:60], *encyclopaedia(30)], "more")
-    assert detector.score(more).tolist() == at_once.score(more).tolist()
+    asking = [f"{text} When was it closed? It was closed in 1950." for text in encyclopaedia(20)]
+    texts = [*asking, *faq(40), *MALFORMED[12:40], *encyclopaedia(60), *MALFORMED[:6]]
+    later = entries(texts, "later")
+    more = entries([*faq(30), *MALFORMED[40:60], *encyclopaedia(30), *asking], "more")
+    untouched = detector.score(more).tolist()
+    detector.learn(later.take([0]))
+    after_one = detector.score(more).tolist()
+    assert at_once.score(more).tolist() != after_one
+    for start in range(1, len(later), 7):
+        detector.learn(later.take(range(start, min(start + 7, len(later)))))
+        detector.score(more)
+    at_once.learn(later.take([0]))
+    assert at_once.score(more).tolist() == after_one
+    at_once.learn(later.take(range(1, len(later))))
+    for counts, others in zip(detector._usual()[-1], at_once._usual()[-1], strict=True):
+        for one, other in zip(counts, others, strict=True):
+            np.testing.assert_array_equal(one, other)
     detector.forget(later)
-    at_once.forget(later)
-    assert detector.score(more).tolist() == at_once.score(more).tolist()
+    assert detector.score(more).tolist() == untouched
 
 
 def test_unvetted_entries_make_no_question_usual(detector):
