@@ -232,7 +232,8 @@ def test_thresholds_do_not_wait_for_the_writers_in_the_queue(url, queues):
             waiting[-1].start()
             while len(queued(other)) < 1 + len(waiting):
                 time.sleep(turns.PAUSE)
-    while queued(other)[1] != one.writes.writer:
+    until = time.monotonic() + 30
+    while queued(other)[1] != one.writes.writer and time.monotonic() < until:
         time.sleep(turns.PAUSE)
     other.writes.give_up_turn(turn)
     for thread in waiting:

@@ -240,7 +240,10 @@ def test_later_entries_count_the_same_one_by_one_and_at_once():
     at_once.learn(later.take([0]))
     assert at_once.score(more).tolist() == after_one
     at_once.learn(later.take(range(1, len(later))))
-    for counts, others in zip(detector._usual()[-1], at_once._usual()[-1], strict=True):
+    assert detector.score(more).tolist() == at_once.score(more).tolist()
+    anew = LeadingQuestionDetector()
+    anew.restore(*detector.state())
+    for counts, others in zip(detector._usual()[-1], anew._usual()[-1], strict=True):
         for one, other in zip(counts, others, strict=True):
             np.testing.assert_array_equal(one, other)
     detector.forget(later)
