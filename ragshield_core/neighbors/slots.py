@@ -76,7 +76,8 @@ class Columns:
     def keep(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows, in this order."""
         first = self._n - len(rows)
-        if np.array_equal(rows, np.arange(first, self._n)):  # no copy if the oldest leave
+        few = first <= self._n // 8
+        if few and np.array_equal(rows, np.arange(first, self._n)):  # the oldest: needs no copy
             self._arrays = {name: array[first:] for name, array in self._arrays.items()}
         else:
             self._arrays = {name: self[name][rows] for name in self._arrays}

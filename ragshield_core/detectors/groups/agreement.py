@@ -37,6 +37,8 @@ COVERAGE = 2.0
 LEAST_SHARE = 1e-5
 # Reviewers see the words whose measure is more than this part of the most telling word's measure.
 TOLD = 0.5
+# Pairs of a word and a listed entry that are looked up at once: about 15 MB.
+AT_ONCE = 1 << 18
 # Arrivals of stored entries, and of entries that are new to every newcomer.
 STANDS, NEW_TO_ALL = -1, -2
 _LOW = np.uint64(0xFFFFFFFF)
@@ -282,9 +284,10 @@ def _telling(
     reach = near.sum(axis=1, dtype=np.float64) / np.maximum(there.sum(axis=1), 1)
     beyond = np.where(standing, similarities, -np.inf) - reach[:, None]
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
-    columns = np.arange(weights.shape[1], dtype=np.uint32)[:, None]
-    having_it = ((shared.had >> columns) & np.uint32(1)).astype(np.bool_)
-    around = np.where(having_it, weights.T[:, shared.row], 0.0).sum(axis=0)
+    around = np.zeros(len(shared.row))
+    for column in range(weights.shape[1]):
+        having_it = np.flatnonzero(shared.had & (np.uint32(1) << np.uint32(column)))
+        around[having_it] += weights[shared.row[having_it], column]
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))
@@ -311,18 +314,22 @@ def _had(
     ignored.
     """
     had = np.zeros(len(word), dtype=np.uint32)
+    if not len(keys):
+        return had
     rows, columns = np.nonzero(listed >= 0)
     first = np.searchsorted(row, np.arange(len(listed) + 1))
     lengths = np.diff(first)[rows]
-    before = np.cumsum(lengths) - lengths
-    asked = np.repeat(first[rows] - before, lengths) + np.arange(lengths.sum())
-    if not len(asked):
-        return had
-    place = np.repeat(listed[rows, columns].astype(np.uint64) << _SHIFT, lengths)
-    theirs = place | word[asked]
-    found = keys[np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)] == theirs
-    bits = np.repeat(np.uint32(1) << columns.astype(np.uint32), lengths)
-    np.add.at(had, asked[found], bits[found])
+    ends = np.cumsum(lengths)
+    cuts = np.searchsorted(ends, np.arange(AT_ONCE, ends[-1] if len(ends) else 0, AT_ONCE))
+    for some in np.split(np.arange(len(rows)), cuts):
+        n, begin = lengths[some], first[rows[some]]
+        asked = np.repeat(begin - np.cumsum(n) + n, n) + np.arange(n.sum())
+        place = np.repeat(listed[rows[some], columns[some]].astype(np.uint64) << _SHIFT, n)
+        theirs = place | word[asked]
+        at = np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)
+        found = np.flatnonzero(keys[at] == theirs)
+        bits = np.repeat(np.uint32(1) << columns[some].astype(np.uint32), n)
+        np.add.at(had, asked[found], bits[found])
     return had
 
 

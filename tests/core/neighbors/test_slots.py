@@ -129,12 +129,14 @@ def test_columns_keep_rows_in_their_order_and_copies_go_their_own_way(steps):
         assert before["number"].tolist() == was
 
 
-def test_the_oldest_rows_leave_without_a_copy_of_the_others():
+@pytest.mark.parametrize(("n_gone", "shared"), [(1, True), (12, True), (13, False)])
+def test_few_oldest_rows_leave_without_a_copy_of_the_others(n_gone, shared):
     columns = Columns(number=np.int64(0))
     columns.grow(100)
     columns["number"][:] = range(100)
-    others = columns["number"][30:]
-    columns.keep(np.arange(30, 100))
-    assert np.shares_memory(columns["number"], others)
-    columns.grow(90)
-    assert columns["number"].tolist() == [*range(30, 100), *[0] * 20]
+    others = columns["number"][n_gone:]
+    columns.keep(np.arange(n_gone, 100))
+    assert np.shares_memory(columns["number"], others) is shared  # else their room is given back
+    columns.grow(110)
+    assert columns["number"].tolist() == [*range(n_gone, 100), *[0] * (10 + n_gone)]
+    assert others.tolist() == list(range(n_gone, 100))

@@ -9,6 +9,7 @@ from topics import CENTRES, DIM, clean, on_topics
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.groups import agreement as of_agreement
 from ragshield_core.detectors.groups.agreement import (
     COVERAGE,
     FADING,
@@ -84,7 +85,8 @@ class Naive:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_agreement_matches_a_naive_implementation(seed):
+def test_agreement_matches_a_naive_implementation(seed, monkeypatch):
+    monkeypatch.setattr(of_agreement, "AT_ONCE", 10**seed)
     rng = np.random.default_rng(seed)
     words = words_at_random(rng, N)
     slots = np.stack([rng.permutation(np.delete(np.arange(N), row))[:K] for row in range(N)])
