@@ -378,10 +378,10 @@ class Journal:
         """Forget a writer that has stopped; its pending events are abandoned."""
         session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
 
-    def take_turn(self, session: Transaction, writer: str, *, next_one: bool = False) -> bool:
+    def take_turn(self, session: Transaction, writer: str, *, hurry: bool = False) -> bool:
         """Queue for a turn; return whether it has come. If not, poll :meth:`turn` until it has.
 
-        Turns come in the order in which writers queued; with ``next_one``, the turn comes after the
+        Turns come in the order in which writers queued; with ``hurry``, the turn comes after the
         current one. Each ends with one :meth:`append`, with :meth:`give_up_turn`, or when the
         writer crashes. Calling this again keeps the place in the queue; a waiting writer must call
         :meth:`beat`.
@@ -389,7 +389,7 @@ class Journal:
         head = self._begun(session)
         current = self.turn(session)
         ticket = None if current is None else self._ticket(session, writer)
-        if next_one and current not in (None, writer):
+        if hurry and current not in (None, writer):
             ticket = self._ticket(session, current) + 1
         elif ticket is None:
             ticket = head.tickets + STEP

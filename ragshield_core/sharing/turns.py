@@ -92,7 +92,7 @@ class Turns:
             # Queue again: in case it counted as crashed, or to go first.
             if time.monotonic() >= until or self._hurries is not hurries:
                 hurries = self._hurries
-                take_turn = partial(self._journal.take_turn, writer=self._writer, next_one=hurries)
+                take_turn = partial(self._journal.take_turn, writer=self._writer, hurry=hurries)
                 mine = self._database.write_rows(take_turn)
                 until = time.monotonic() + self._journal.lease / BEATS
             elif (version := self._database.version()) != seen:

@@ -309,18 +309,18 @@ def test_a_hurried_writer_goes_next_and_overtakes_no_writer_in_its_turn(shared, 
         shared.write(lambda s: journal.take_turn(s, writer, **how))
         return "".join(shared.read(lambda s: journal.queue(s, 9)))
 
-    assert queue("d", next_one=True) == "d"  # nobody is waiting
-    assert queue("d", next_one=True) == "d"
+    assert queue("d", hurry=True) == "d"  # nobody is waiting
+    assert queue("d", hurry=True) == "d"
     assert queue("c") == "dc"
     assert queue("z") == "dcz"
-    assert queue("y", next_one=True) == "dycz"
-    assert queue("z", next_one=True) == "dyzc"  # it was waiting; y and z are equal
+    assert queue("y", hurry=True) == "dycz"
+    assert queue("z", hurry=True) == "dyzc"  # it was waiting; y and z are equal
     shared.write(lambda s: journal.give_up_turn(s, "d"))
-    assert queue("b", next_one=True) == "yzbc"
+    assert queue("b", hurry=True) == "yzbc"
     for waiting in "bcz":
         shared.write(lambda s, w=waiting: journal.give_up_turn(s, w))
     for holder, hurried in pairwise("yxwvut"):  # each after the writer that queued last
-        assert queue(hurried, next_one=True) == holder + hurried
+        assert queue(hurried, hurry=True) == holder + hurried
         shared.write(lambda s, w=holder: journal.give_up_turn(s, w))
     assert queue("a") == "ta"  # though its name comes first
 

@@ -232,6 +232,7 @@ class Memory:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
         recent, arrays = saved(self.recent, "hashes")
+        del arrays["size"]  # the ends of the hashes say it
         sample, more = self.sample.state()
         parts = {"recent": arrays, "background": self.background.state(), "sample": more}
         return (
@@ -254,7 +255,8 @@ class Memory:
         recent = part_of(arrays, "recent.")
         memory = cls(recent["vector"].shape[1], 1)
         memory.background = Background.restored(part_of(arrays, "background."))
-        restore(memory.recent, "hashes", values["recent"], recent)
+        sizes = np.diff(recent["ends"], prepend=0)
+        restore(memory.recent, "hashes", values["recent"], {**recent, "size": sizes})
         memory._count(memory.recent["hashes"], 1)
         memory.sample.restore(values["sample"], part_of(arrays, "sample."))
         memory.lineages = Counter(values["lineages"])

@@ -24,8 +24,8 @@ KEPT_PAIRS = 128
 BORDER = 4
 # Fewer pairs than three times that number give too coarse a share of unknown pairs.
 FEWEST_PAIRS = 3 * BORDER
-# Columns of objects, and the column of the lengths of arrays of any length.
-NAMED, SIZE_OF = ("id", "lineage", "source"), "size"
+# Columns of objects.
+NAMED = ("id", "lineage", "source")
 
 # Positions of entries in the knowledge base, by name, a row for each: "near", the similarity to the
 # nearest entry of the sample, NaN if unknown; "pairs", the number of distinct word pairs of the
@@ -181,7 +181,6 @@ def saved(columns: Columns, ragged: str) -> tuple[dict[str, Any], dict[str, NDAr
     """Return columns as JSON-ready values and arrays; ``ragged`` has arrays of any length."""
     arrays = columns.state()
     values = {name: arrays.pop(name).tolist() for name in NAMED if name in arrays}
-    arrays.pop(SIZE_OF, None)  # the ends say it
     arrays[ragged], arrays["ends"] = joined(arrays.pop(ragged).tolist(), np.uint32)
     return values, arrays
 
@@ -196,12 +195,10 @@ def restore(
     parts = divided(arrays[ragged], arrays["ends"])
     columns.grow(len(parts))
     for name in columns.state():
-        if name not in (ragged, SIZE_OF):
+        if name != ragged:
             columns[name][:] = values[name] if name in values else arrays[name]
     for row in range(len(columns)):
         columns[ragged][row] = parts[row].astype(np.uint32)
-    if SIZE_OF in columns.state():
-        columns[SIZE_OF][:] = [len(part) for part in parts]
 
 
 def _rank(usual: NDArray[Any], values: NDArray[Any]) -> NDArray[np.float64]:

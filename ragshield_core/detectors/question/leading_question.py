@@ -255,8 +255,8 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
             front, inside = self._totals[-1]
             counting = read.front[~self._doubtful[tuple(read.front.T)]]
             self._totals[-1] = (
-                _moved(front, counting, 1),
-                _moved(inside, read.behind, 1, read.n_plain),
+                _adjusted(front, counting, 1),
+                _adjusted(inside, read.behind, 1, read.n_plain),
             )
         else:
             self._totals = None
@@ -393,7 +393,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         usual, by_source, scores = self._usual(), self._sources, []
         if but:
             usual = [
-                (_moved(front, read.front, -1), _moved(inside, read.behind, -1, read.n_plain))
+                (_adjusted(front, read.front, -1), _adjusted(inside, read.behind, -1, read.n_plain))
                 for front, inside in usual
             ]
             by_source = by_source.copy()
@@ -541,17 +541,17 @@ def _totals(counts: NDArray[np.int64]) -> _Totals:
     return found
 
 
-def _moved(totals: _Totals, shapes: NDArray[np.intp], sign: int, n_plain: int = 0) -> _Totals:
+def _adjusted(totals: _Totals, shapes: NDArray[np.intp], sign: int, n_plain: int = 0) -> _Totals:
     """Return the counts with or without some shapes and ``n_plain`` sentences that ask nothing."""
-    moved = [table.copy() for table in totals]
-    np.add.at(moved[0], shapes[:, 0], sign)
-    moved[0][NONE] += sign * n_plain
+    adjusted = [table.copy() for table in totals]
+    np.add.at(adjusted[0], shapes[:, 0], sign)
+    adjusted[0][NONE] += sign * n_plain
     for axis in range(1, _ELSEWHERE):
-        np.add.at(moved[axis], (shapes[:, 0], shapes[:, axis]), sign)
-        moved[axis][NONE, 0] += sign * n_plain
+        np.add.at(adjusted[axis], (shapes[:, 0], shapes[:, axis]), sign)
+        adjusted[axis][NONE, 0] += sign * n_plain
     asks = shapes[shapes[:, 0] != NONE]
-    np.add.at(moved[_ELSEWHERE], (_answered(asks), asks[:, _ELSEWHERE]), sign)
-    return [np.maximum(table, 0) for table in moved]
+    np.add.at(adjusted[_ELSEWHERE], (_answered(asks), asks[:, _ELSEWHERE]), sign)
+    return [np.maximum(table, 0) for table in adjusted]
 
 
 def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
