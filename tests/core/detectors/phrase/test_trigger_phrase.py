@@ -576,3 +576,13 @@ def test_copies_have_one_number_and_other_texts_another():
     assert len(set(found)) == 40
     assert copies_in(sketches[:1]).tolist() == [0]
     assert copies_in(sketches[:0]).tolist() == []
+
+
+def test_a_copy_of_the_memory_changes_by_itself(detector):
+    memory, new = detector._fitted(), passages(30, 9, "new")
+    hashes = Grams.of(new.texts).hashes
+    before = memory.at_most(hashes)
+    other = memory.copy()
+    other.arrive(new, held=False)
+    assert memory.at_most(hashes).tolist() == before.tolist()
+    assert (other.at_most(hashes) > before).all()
