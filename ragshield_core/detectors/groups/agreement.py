@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.graph import Codes, Overlay, Rows
+from ragshield_core.detectors.groups.graph import Codes, Overlay
 
 # Number of words in a claim: a name, a number, and their context. All words together would only
 # show that two texts have one topic, which the groups' evidence shows already.
@@ -122,6 +122,13 @@ class Shared(NamedTuple):
         row, word, had = row[shared], word[shared], had[shared]
         return cls(row, word, had | _had(keys, row, word, np.where(new, -1, listed)))
 
+    def times(self, n: int, n_rows: int) -> Shared:
+        """Return ``n`` copies of the words of ``n_rows`` entries, one after the other."""
+        if n == 1:
+            return self
+        row = (self.row + np.arange(0, n * n_rows, n_rows, dtype=np.int32)[:, None]).ravel()
+        return Shared(row, np.tile(self.word, n), np.tile(self.had, n))
+
     def had_by(self, entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return whether one of the ``entries`` in its row's list, shape (n, k), has each word."""
         bits = np.uint32(1) << np.arange(entries.shape[1], dtype=np.uint32)
@@ -153,27 +160,31 @@ class Newcomers:
 
     def __init__(self, overlay: Overlay, shares: WordShares, arrived: Codes) -> None:
         self._overlay, self._shares, self._arrived = overlay, shares, arrived
-        # By rows, the comparison that all channels share.
-        self._parts: dict[bytes, tuple[NDArray[np.intp], Shared]] = {}
 
     def agreement(
         self, rows: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
     ) -> NDArray[Any]:
         """Return :func:`agreement` of some rows of the overlay with up to ``n_mates`` mates.
 
-        ``near``: nearness of the entries of their lists, shape (n_rows, k); 0 or less for entries
-        that cannot be mates.
+        ``near``: nearness of the entries of their lists in each channel, shape (n_channels, n_rows,
+        k); 0 or less for entries that cannot be mates. Shape (n_channels, n_rows, n_mates).
         """
-        found = np.zeros((len(near), n_mates), dtype=np.float32)
-        asked = rows.tobytes()
-        if asked not in self._parts:
-            self._parts[asked] = self._compared(rows)
-        mine, shared = self._parts[asked]
+        n = len(near)
+        found = np.zeros((*near.shape[:2], n_mates), dtype=np.float32)
+        new, mine, shared = self._compared(rows)
         if mine.size:
-            lists = self._overlay.lists.take(rows).take(mine)
-            mates, standing = self._sides(rows, mine, near[mine], n_mates)
-            near = self._overlay.graph.relative(lists.similarities)
-            found[mine] = agreement(shared, self._shares, mates, standing, near)
+            lists = self._overlay.lists.take(rows[mine])
+            mates = mates_in(new, near[:, mine], n_mates)
+            similarities = self._overlay.graph.relative(lists.similarities)
+            standing = (lists.slots >= 0) & ~new
+            agreed = agreement(
+                shared.times(n, len(mine)),
+                self._shares,
+                mates.reshape(-1, n_mates),
+                np.tile(standing, (n, 1)),
+                np.tile(similarities, (n, 1)),
+            )
+            found[:, mine] = agreed.reshape(mates.shape)
         return found
 
     def agreed(self, row: int, near: NDArray[np.float32], n_mates: int) -> Agreed | None:
@@ -181,12 +192,13 @@ class Newcomers:
 
         ``near`` as in :meth:`agreement`, shape (1, k).
         """
-        rows = np.s_[row : row + 1]
-        mine, shared = self._compared(rows)
-        mates, standing = self._sides(rows, mine, near[mine], n_mates)
+        rows = np.arange(row, row + 1)
+        new, mine, shared = self._compared(rows)
+        mates = mates_in(new, near[mine], n_mates)
         if not mine.size or mates[0, -1] < 0:
             return None
         lists = self._overlay.lists.take(rows)
+        standing = (lists.slots >= 0) & ~new
         similarities = self._overlay.graph.relative(lists.similarities)
         *_, (telling, _) = _telling(shared, self._shares, mates, standing, similarities)
         best = np.argsort(-telling, kind="stable")[:TELLING]
@@ -200,7 +212,7 @@ class Newcomers:
             n_having=int(had.sum(axis=1).max(initial=0)),
         )
 
-    def _new(self, rows: Rows) -> NDArray[np.bool_]:
+    def _new(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which entries of the lists came with the entries of some rows."""
         slots = self._overlay.lists.slots[rows]
         mine = self._arrived(self._overlay.numbers[rows])[:, None]
@@ -208,24 +220,22 @@ class Newcomers:
         new = ((theirs == mine) & (mine >= 0)) | ((theirs == NEW_TO_ALL) & (mine != STANDS))
         return np.asarray(new & (slots >= 0))
 
-    def _compared(self, rows: Rows) -> tuple[NDArray[np.intp], Shared]:
-        """Return the rows that have new neighbours, and their words."""
+    def _compared(
+        self, rows: NDArray[np.intp]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.intp], Shared]:
+        """Return which neighbours are new, the places of rows with any, and their words."""
         new = self._new(rows)
         mine = np.flatnonzero(new.any(axis=1))
-        numbers = self._overlay.numbers[rows][mine]
-        slots = self._overlay.lists.slots[rows][mine]
-        return mine, Shared.of(numbers, slots, self._overlay.all_words.take, new[mine])
+        new, numbers = new[mine], self._overlay.numbers[rows[mine]]
+        slots = self._overlay.lists.slots[rows[mine]]
+        return new, mine, Shared.of(numbers, slots, self._overlay.all_words.take, new)
 
-    def _sides(
-        self, rows: Rows, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
-    ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the columns of the nearest new neighbours, and a mask of stored neighbours."""
-        new = self._new(rows)[mine]
-        slots = self._overlay.lists.slots[rows][mine]
-        wanted = np.where(new, near, np.float32(0.0))
-        order = np.argsort(-wanted, axis=1, kind="stable")[:, :n_mates]
-        mates = np.where(np.take_along_axis(wanted, order, 1) > 0.0, order, -1)
-        return mates, (slots >= 0) & ~new
+
+def mates_in(new: NDArray[np.bool_], near: NDArray[np.float32], n_mates: int) -> NDArray[np.intp]:
+    """Return the columns of the nearest new neighbours, padded with -1; last axis ``n_mates``."""
+    wanted = np.where(new, near, np.float32(0.0))
+    order = np.argsort(-wanted, axis=-1, kind="stable")[..., :n_mates]
+    return np.where(np.take_along_axis(wanted, order, -1) > 0.0, order, -1)
 
 
 def agreement(

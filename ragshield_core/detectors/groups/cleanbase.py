@@ -108,7 +108,8 @@ def judge(known: Known, overlay: Overlay) -> Judgement:
     names, compact = np.unique(edges, return_inverse=True)
     members = clique_members(len(names), compact.reshape(edges.shape))
     scores = np.isin(numbers, names[members]).astype(np.float64)
-    return Judgement(scores, np.zeros(len(scores), dtype=np.int64), {}, {}, edges)
+    nothing = known.evidence(overlay, channels=())
+    return Judgement(scores, np.zeros(len(scores), dtype=np.int64), nothing, {}, edges)
 
 
 def explained(

@@ -245,7 +245,8 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
             return {}  # no store is asked while a transaction is open
         overlay, tightness = self._found(entries)
         self._prepared = (entries, overlay, tightness)
-        return {**overlay.lists.take(np.s_[: len(entries)])._asdict(), **tightness}
+        columns: dict[str, NDArray[Any]] = overlay.lists.take(np.s_[: len(entries)])._asdict()
+        return columns | {**tightness}
 
     def take_prepared(self, entries: Batch, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Let the next :meth:`learn` of these entries use the neighbours and tightness."""
@@ -596,7 +597,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         if self._latest is not None and (first := self._latest[3]) is not None:
             screened, overlay = self._latest[:2]
             if screened is entries:
-                return overlay, {channel: one.tight for channel, one in first.evidence.items()}
+                return overlay, first.evidence.tightness()
             if (kept := rows_of(entries, screened)) is not None:
                 overlay = known.graph.overlay(entries)
                 return overlay, known.tightness(overlay, first.evidence, kept)

@@ -20,7 +20,7 @@ similar entries raises its own threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,7 +32,6 @@ from ragshield_core.detectors.groups.graph import (
     NO_LINEAGE,
     Lists,
     Overlay,
-    Rows,
     SimilarityGraph,
     find,
     rounded,
@@ -72,7 +71,7 @@ KIN_POINTS = 1_001
 # groups, the nearness of the tenth nearest entry counts. Budget as within a document.
 CROWD, CROWD_DISCOUNT = 10, float(np.log(4.0))
 # Rows that are processed at once, to bound the memory of large corpora.
-CHUNK = 4_000
+CHUNK = 1_500
 # An entry belongs to the group of a held or suspicious one up to twice the cosine distance between
 # that one and its own group; for a held one also if it is nearer to the group than to the group's
 # surroundings. Entries farther off lie beside the group, on its topic, and are judged without it.
@@ -117,10 +116,10 @@ def cosine_of(value: float) -> float:
 class Held(NamedTuple):
     """Entries that count only against members of their group; few of all, in ascending order."""
 
-    numbers: NDArray[np.int64]  # (n,) each
-    weights: NDArray[np.float32]  # of an entry for members of its group, > 0
-    bonds: NDArray[np.float32]  # nearness of its own group to it; see :func:`nearness`
-    waiting: NDArray[np.bool_]  # whether it is in quarantine, and not only suspected
+    numbers: NDArray[np.int64]  # (n,)
+    weights: NDArray[np.float32]  # (n,): of an entry for members of its group, > 0
+    bonds: NDArray[np.float32]  # (len(CHANNELS), n): nearness of its own group to it
+    waiting: NDArray[np.bool_]  # (n,): whether it is in quarantine, and not only suspected
     graph: SimilarityGraph
     suspected: NDArray[np.int64] = NO_NUMBERS  # the suspicious ones that came last, ascending
 
@@ -132,33 +131,33 @@ class Held(NamedTuple):
         weights: NDArray[np.float32],
         waiting: NDArray[np.bool_],
         tight: Mapping[Channel, NDArray[np.float32]],
-    ) -> dict[Channel, Held]:
-        """Build them by channel; ``tight`` has the tightness of all entries by slot."""
+    ) -> Held:
+        """Build them; ``tight`` has the tightness of all entries by channel and slot."""
         some = weights > 0.0
         slots, weights, waiting = slots[some], weights[some], waiting[some]
-        return {
-            channel: cls(slots, weights, figures[slots, 0], waiting, graph)
-            for channel, figures in tight.items()
-        }
+        bonds = np.stack([tight[channel][slots, 0] for channel in CHANNELS])
+        return cls(slots, weights, bonds, waiting, graph)
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with additional rows of an overlay that are suspicious."""
         numbers = evidence.numbers[rows]
-        group = evidence.members[rows, : SIZES[-1] - 1]
+        group = evidence.members[:, rows, : SIZES[-1] - 1]
         mates = (group >= 0) & np.isin(group, numbers)
-        mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
-        mates[~mates.any(axis=1), 0] = True  # no known group: use the nearest entry
-        near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
+        mates[np.cumsum(mates, axis=-1) > NEAREST_SUSPECTS] = False
+        mates[~mates.any(axis=-1), 0] = True  # no known group: use the nearest entry
+        near = evidence.nearness[:, rows, : group.shape[-1]]
+        bonds = np.zeros((len(CHANNELS), len(numbers)), dtype=np.float32)
+        bonds[evidence.places] = np.where(mates, near, np.float32(np.inf)).min(axis=-1)
         others = ~np.isin(self.numbers, numbers)
         columns = (
             (self.numbers, numbers),
             (self.weights, np.ones(len(numbers), dtype=np.float32)),
-            (self.bonds, near.min(axis=1)),
+            (self.bonds, bonds),
             (self.waiting, self.waits(numbers)),
         )
-        joined = [np.concatenate([before[others], new]) for before, new in columns]
+        joined = [np.concatenate([old[..., others], new], axis=-1) for old, new in columns]
         order = np.argsort(joined[0])
-        return Held._make([*(column[order] for column in joined), self.graph, np.sort(numbers)])
+        return Held._make([*(one[..., order] for one in joined), self.graph, np.sort(numbers)])
 
     def find(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
         """Return the places of entries among these, -1 for others; shape as ``numbers``."""
@@ -184,12 +183,20 @@ class Held(NamedTuple):
         copied[rows] = np.where(held[rows], np.minimum(copied[rows], common), copied[rows])
         return copied
 
-    def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
-        """Remove edges to held entries from entries beside their groups; ``near`` in place."""
+    def step_aside(
+        self, slots: NDArray[np.int64], near: NDArray[np.float32], channels: NDArray[np.intp]
+    ) -> None:
+        """Remove edges to held entries from entries beside their groups.
+
+        ``slots``, shape (n, k), are lists of entries; ``near``, shape (len(channels), n, k), is
+        changed in place; ``channels`` are places in :data:`CHANNELS`.
+        """
         place = self.find(slots)
-        edges = np.nonzero(place >= 0)
-        some, which = np.unique(place[edges], return_inverse=True)
-        numbers, bonds = self.numbers[some], self.bonds[some]
+        row, column = np.nonzero(place >= 0)
+        if not row.size:
+            return
+        some, which = np.unique(place[row, column], return_inverse=True)
+        numbers, bonds = self.numbers[some], self.bonds[channels][:, some]
         reach = bonds - BESIDE  # least nearness of members
         if (there := np.flatnonzero(self.waiting[some])).size:
             lists = self.graph.lists.take(numbers[there])
@@ -198,10 +205,11 @@ class Held(NamedTuple):
             # The nearest others may be admitted members. With only few others, the distance of the
             # surroundings is unknown: a group within a flood does not get a longer reach.
             around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
-            middle = np.where(around > 0.0, (bonds[there] + around) / 2.0, bonds[there])
-            reach[there] = np.minimum(reach[there], middle)
-        beside = near[edges] < reach[which]
-        near[edges] *= np.where(beside, np.float32(0.0), self.weights[some][which])
+            mine = bonds[:, there]
+            middle = np.where(around > 0.0, (mine + around) / 2.0, mine)
+            reach[:, there] = np.minimum(reach[:, there], middle)
+        beside = near[:, row, column] < reach[:, which]
+        near[:, row, column] *= np.where(beside, np.float32(0.0), self.weights[some][which])
 
 
 class Kin:
@@ -233,12 +241,20 @@ class Kin:
         return kin
 
 
-class GroupEvidence:
-    """Evidence of one channel about the entries of an overlay.
+class ChannelEvidence(NamedTuple):
+    """Groups of n entries in one channel."""
 
-    ``channel``: ``"cross"`` uses edges across documents, ``"same"`` edges within one, ``"any"``
+    members: NDArray[np.int32]  # (n, K): nearest unexplained first, padded with -1
+    nearness: NDArray[np.float32]  # (n, K): of the members
+    tight: NDArray[np.float32]  # (n, len(SIZES))
+
+
+class GroupEvidence:
+    """Evidence about the entries of an overlay.
+
+    ``channels``: ``"cross"`` uses edges across documents, ``"same"`` edges within one, ``"any"``
     both, where ``kin`` translates edges within one; without ``kin``, it uses none.
-    ``standing``: evidence of the graph's entries by slot and group size, for entries outside the
+    ``standing``: evidence of the graph's entries by part, channel and slot, for entries outside the
     overlay. A graph keeps the tightness of groups; their contrast is computed from that and its
     lists on demand, unless ``standing`` has it.
     ``exempt``: codes of documents whose inner edges are ignored.
@@ -246,18 +262,22 @@ class GroupEvidence:
     every edge is of the channel ``"cross"``.
     ``held``: entries that count only against members of their group.
     ``newcomers``: entries that came together, for the words on which they agree.
-    ``before``: evidence of the same channel, whose unchanged groups are not measured again: of the
+    ``before``: evidence of the same channels, whose unchanged groups are not measured again: of the
     same overlay with fewer held entries, or of one whose batch has more entries; then ``kept`` are
     the rows of this batch in that one.
-    ``tightness``: of each row and size, if it was measured already; then vectors and words of the
-    entries are not read.
+    ``tightness``: of each row and size, by channel, if it was measured already; then vectors and
+    words of the entries are not read.
+
+    All channels are measured together: for a single new entry, an operation on an array costs more
+    than its work. Arrays have a first axis of the channels that have edges, :attr:`places` in
+    :data:`CHANNELS`.
     """
 
     def __init__(  # noqa: PLR0913 - of one overlay
         self,
         overlay: Overlay,
-        channel: Channel,
-        standing: Mapping[str, NDArray[np.float32]] | None,
+        channels: Sequence[Channel],
+        standing: Mapping[str, Mapping[Channel, NDArray[np.float32]]] | None,
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
@@ -266,26 +286,32 @@ class GroupEvidence:
         newcomers: Newcomers | None = None,
         before: GroupEvidence | None = None,
         kept: NDArray[np.intp] | None = None,
-        tightness: NDArray[np.float32] | None = None,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
     ) -> None:
-        self.overlay, self._channel, self._exempt = overlay, channel, exempt
+        self.overlay, self.channels, self._exempt = overlay, tuple(channels), exempt
         self._standing, self._families, self._kin = standing, families, kin
         self._kept, self._suspecting = kept, before is not None and kept is None
         self._held = held if held is not None and len(held.numbers) else None
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
-        n = len(overlay.numbers)
-        self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
-        self.nearness = np.zeros((n, K), dtype=np.float32)
-        self._unordered = np.zeros((n, K), dtype=np.float32)  # nearness in the order of the lists
-        self.tight = np.zeros((n, len(SIZES)), dtype=np.float32)
+        self._with_edges = tuple(
+            one
+            for one in self.channels
+            if one == "cross" or (families and (one == "same" or kin is not None))
+        )
+        self.places = np.array([CHANNELS.index(one) for one in self._with_edges], dtype=np.intp)
+        m, n = len(self.places), len(overlay.numbers)
+        self.members = np.full((m, n, K), -1, dtype=np.int32)  # see ChannelEvidence
+        self.nearness = np.zeros((m, n, K), dtype=np.float32)
+        self._unordered = np.zeros((m, n, K), dtype=np.float32)  # in the order of the lists
+        self.tight = np.zeros((m, n, len(SIZES)), dtype=np.float32)
         # Most rows of an overlay only lend their tightness to others: their contrast and agreement
         # are found when they are asked for.
-        self._figures = Raw(*np.zeros((len(PARTS), n, len(SIZES)), dtype=np.float32))
+        self._figures = Raw(*np.zeros((len(PARTS), m, n, len(SIZES)), dtype=np.float32))
         self._figures = self._figures._replace(tight=self.tight)
         self._known = np.zeros((2, n), dtype=np.bool_)  # contrast, agreement
-        if (channel != "cross" and not families) or (channel == "any" and kin is None):
-            self._known[:] = True  # no edges
+        if not m:
+            self._known[:] = True
             return
         rows = np.arange(n)
         if before is not None and self._held is not None and len(self._held.suspected):
@@ -302,26 +328,39 @@ class GroupEvidence:
             (self._unordered, before._unordered),
             (self.tight, before.tight),
             (self._figures.agreed, before._figures.agreed),
-            (self._known[1], before._known[1]),
         ):
-            mine[rows] = theirs[rows]
+            mine[:, rows] = theirs[:, rows]
+        self._known[1, rows] = before._known[1, rows]
 
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Numbers of the entries, by row."""
         return self.overlay.numbers
 
-    @property
-    def raw(self) -> Raw:
-        """The evidence of all rows, before they are tied to their groups."""
+    def __getitem__(self, channel: Channel) -> ChannelEvidence:
+        """Return the groups of all rows in one channel."""
+        figures = ChannelEvidence(self.members, self.nearness, self.tight)
+        if channel in self._with_edges:
+            place = self._with_edges.index(channel)
+            return ChannelEvidence(*(column[place] for column in figures))
+        shapes = (column.shape[1:] for column in figures)
+        members, *others = (np.zeros(shape, dtype=np.float32) for shape in shapes)
+        return ChannelEvidence(np.full(members.shape, -1, dtype=np.int32), *others)
+
+    def tightness(self) -> dict[Channel, NDArray[np.float32]]:
+        """Return the tightness of all rows, by channel."""
+        return {channel: self[channel].tight for channel in self.channels}
+
+    def raw(self) -> dict[Channel, Raw]:
+        """Return the evidence of all rows by channel, before they are tied to their groups."""
         rows = np.arange(len(self.numbers))
         self.find_contrast(rows)
         self._find_agreement(rows)
-        return self._figures
+        return self._by_channel(self._figures)
 
-    def tied(self, rows: slice | NDArray[np.intp]) -> Raw:
-        """Return the evidence of rows, each part limited to the best of the other members."""
-        group = self.members[rows, : SIZES[-1] - 1]
+    def tied(self, rows: slice | NDArray[np.intp]) -> dict[Channel, Raw]:
+        """Return the evidence of rows by channel, limited to the best of the other members."""
+        group = self.members[:, rows, : SIZES[-1] - 1]
         place = self.overlay.places(group)
         mine = np.arange(len(self.numbers))[rows]
         self.find_contrast(np.union1d(mine, place[place >= 0]))
@@ -329,13 +368,24 @@ class GroupEvidence:
         self._look_beyond(group[(group >= 0) & (place < 0)])
         columns = []
         for name, figures in self._figures._asdict().items():
-            mine = figures[rows]
+            own = figures[:, rows]
             if name != "agreed":  # which involves other members already
                 theirs = self._of(name, group, place)
-                best = [theirs[:, : size - 1, c].max(axis=1) for c, size in enumerate(SIZES)]
-                mine = np.minimum(mine, np.stack(best, axis=1))
-            columns.append(mine)
-        return Raw(*columns)
+                best = [theirs[:, :, : size - 1, c].max(axis=-1) for c, size in enumerate(SIZES)]
+                own = np.minimum(own, np.stack(best, axis=-1))
+            columns.append(own)
+        return self._by_channel(Raw(*columns))
+
+    def _by_channel(self, figures: Raw) -> dict[Channel, Raw]:
+        """Return figures, whose first axis are the channels with edges, by channel."""
+        found: dict[Channel, Raw] = {}
+        for channel in self.channels:
+            if channel in self._with_edges:
+                place = self._with_edges.index(channel)
+                found[channel] = Raw(*(column[place] for column in figures))
+            else:
+                found[channel] = Raw(*np.zeros((len(PARTS), *figures.tight.shape[1:]), np.float32))
+        return found
 
     def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
         """Gather the evidence of members, which are outside the overlay, if it is not stored."""
@@ -346,54 +396,58 @@ class GroupEvidence:
         if beyond.size:
             self._beyond = GroupEvidence(
                 self.overlay.graph.part(beyond),
-                self._channel,
+                self._with_edges,
                 self._standing,
                 self._exempt,
                 families=self._families,
                 held=self._held,
                 kin=self._kin,
-                tightness=self._standing["tight"][beyond],
+                tightness={one: self._standing["tight"][one][beyond] for one in self._with_edges},
             )
             self._beyond.find_contrast(np.arange(len(beyond)))
 
-    def agreed(self, row: int, size: int) -> Agreed | None:
+    def agreed(self, channel: Channel, row: int, size: int) -> Agreed | None:
         """Return the agreement of an entry with the new members of its group, if any."""
-        if self.newcomers is None:
+        if self.newcomers is None or channel not in self._with_edges:
             return None
-        rows = np.s_[row : row + 1]
-        copied = self.overlay.lists.copied[rows]
-        others = np.where(copied < COPIED_FROM, self._unordered[rows], np.float32(0.0))
-        return self.newcomers.agreed(row, others, size - 1)
+        rows = np.arange(row, row + 1)
+        place = self._with_edges.index(channel)
+        return self.newcomers.agreed(row, self._mates(rows)[place], size - 1)
 
-    def _tightness(self, rows: Rows, before: GroupEvidence | None) -> None:
+    def _tightness(self, rows: NDArray[np.intp], before: GroupEvidence | None) -> None:
         overlay = self.overlay
-        lists, own = overlay.lists.take(rows), overlay.numbers[rows]
-        near = self._unordered[rows] = self._near(rows)
-        order = np.argsort(-near, axis=1, kind="stable")
-        near = np.take_along_axis(near, order, 1)
-        members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
-        self.members[rows], self.nearness[rows] = members, near
+        slots, own = overlay.lists.slots[rows], overlay.numbers[rows]
+        near = self._near(rows)
+        self._unordered[:, rows] = near
+        order = np.argsort(-near, axis=-1, kind="stable")
+        near = np.take_along_axis(near, order, -1)
+        listed = slots[np.arange(len(rows))[:, None], order]
+        members = np.where(near > 0.0, listed, -1)
+        self.members[:, rows], self.nearness[:, rows] = members, near
         if self._known_tightness is not None:
-            self.tight[rows] = self._known_tightness[rows]
+            for place, channel in enumerate(self._with_edges):
+                self.tight[place, rows] = self._known_tightness[channel][rows]
             return
-        group = members[:, : max(SIZES) - 1]
-        tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
-        same = np.zeros(len(own), dtype=np.bool_)
+        group = members[:, :, : max(SIZES) - 1]
+        tight = np.empty((*group.shape[:2], len(SIZES)), dtype=np.float32)
+        same = np.zeros(group.shape[:2], dtype=np.bool_)
         if self._standing is not None and len(overlay.batch) and not self._suspecting:
             # Without a new entry among the nearest, the tightness is unchanged.
             start = overlay.graph.n_slots
-            same = (own < start) & (group < start).all(axis=1)
-            tight[same] = self._standing["tight"][own[same]]
+            same = (own < start) & (group < start).all(axis=-1)
+            for place, channel in enumerate(self._with_edges):
+                standing = self._standing["tight"][channel]
+                tight[place, same[place]] = standing[own[same[place]]]
         if before is not None:
-            place = before.overlay.places(self._before(own))
-            width = np.s_[: group.shape[1]]
-            found = (before.members[place, width] == self._before(group)).all(axis=1)
-            found &= (before.nearness[place, width] == near[:, width]).all(axis=1) & (place >= 0)
-            found &= ~same
-            tight[found] = before.tight[place[found]]
+            then, width = before.overlay.places(self._before(own)), np.s_[: group.shape[-1]]
+            found = (before.members[:, then, width] == self._before(group)).all(axis=-1)
+            found &= (before.nearness[:, then, width] == near[:, :, width]).all(axis=-1)
+            found &= (then >= 0) & ~same
+            tight[found] = before.tight[:, then][found]
             same |= found
-        tight[~same] = rounded(self._tightness_of(group[~same], near[~same]), FIGURE_STEPS)
-        self.tight[rows] = tight
+        new = np.nonzero(~same)
+        tight[new] = rounded(self._tightness_of(group[new], near[new], new[0]), FIGURE_STEPS)
+        self.tight[:, rows] = tight
 
     def _before(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
         """Return the numbers that entries had in the overlay before; -1 stays."""
@@ -403,8 +457,8 @@ class GroupEvidence:
         later = start + self._kept[np.maximum(numbers - start, 0)]
         return np.asarray(np.where(numbers < start, numbers, later))
 
-    def _near(self, rows: Rows) -> NDArray[np.float32]:
-        """Return the nearness of the entries in the lists of rows that counts in this channel."""
+    def _near(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the nearness of the entries in the lists of rows that counts in each channel."""
         lists, own = self.overlay.lists.take(rows), self.overlay.numbers[rows]
         copied = lists.copied
         if self._held is not None:
@@ -412,14 +466,17 @@ class GroupEvidence:
         near = nearness(self.overlay.graph.relative(lists.similarities), copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
-            self._held.step_aside(lists.slots, near)
+            self._held.step_aside(lists.slots, near, self.places)
         return near
 
     def _tightness_of(
-        self, group: NDArray[np.int64], near: NDArray[np.float32]
+        self, group: NDArray[np.int64], near: NDArray[np.float32], channel: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return the tightness per group size, given the other members and their nearness."""
-        between = self._between(group)
+        """Return the tightness per group size, given the other members and their nearness.
+
+        ``channel``, shape (n,), are places in :attr:`places`.
+        """
+        between = self._between(group, channel)
         tight = np.empty((len(group), len(SIZES)), dtype=np.float32)
         for column, size in enumerate(SIZES):
             others = size - 1
@@ -429,7 +486,7 @@ class GroupEvidence:
             tight[:, column] = np.minimum(total / (size * others / 2), reach)
         return tight
 
-    def _between(self, group: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _between(self, group: NDArray[np.int64], channel: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the nearness between the other members, 0 if one is missing.
 
         Shape (n, n_others, n_others); only above the diagonal, so that each pair counts once.
@@ -447,7 +504,8 @@ class GroupEvidence:
         compare = there & (similar > COMPARE_ABOVE)
         copied[compare] = self.overlay.all_words.copied(first[compare], second[compare])
         near = np.where(there, nearness(similar, copied), np.float32(0.0))
-        near[there] = self._seen(near[there], first[there], second[there])
+        seen = self._seen(near[there], first[there], second[there])
+        near[there] = seen[channel[np.nonzero(there)[0]], np.arange(seen.shape[1])]
         return near
 
     def _find_agreement(self, rows: NDArray[np.intp]) -> None:
@@ -466,32 +524,36 @@ class GroupEvidence:
         self._known[kind, new] = True
         return new
 
+    def _mates(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the nearness of possible mates of rows in each channel, 0 of others."""
+        copied = self.overlay.lists.copied[rows]
+        return np.where(copied < COPIED_FROM, self._unordered[:, rows], np.float32(0.0))
+
     def _agreement(self, rows: NDArray[np.intp]) -> None:
         assert self.newcomers is not None  # noqa: S101 - the caller has looked
-        copied = self.overlay.lists.copied[rows]
-        others = np.where(copied < COPIED_FROM, self._unordered[rows], np.float32(0.0))
-        self._figures.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
+        agreed = self.newcomers.agreement(rows, self._mates(rows), len(SIZES))
+        self._figures.agreed[:, rows] = agreed
 
     def _contrast(self, rows: NDArray[np.intp]) -> None:
-        tight = self.tight[rows]
+        tight = self.tight[:, rows]
         others = np.s_[: SIZES[-1] - 1 + SURROUNDINGS]
-        members, nearness = self.members[rows, others], self.nearness[rows, others]
+        members, nearness = self.members[:, rows, others], self.nearness[:, rows, others]
         theirs = self.of("tight", members)
         if self._held is not None:  # entries in quarantine do not make a group look usual
             theirs[self._held.waits(members)] = 0.0
         # The surroundings count at most as much as their own nearness to the entry.
-        reached = np.minimum(theirs, nearness[:, :, None])
+        reached = np.minimum(theirs, nearness[..., None])
         for figures, counted in ((self._figures.near, reached), (self._figures.far, theirs)):
             around = [
-                counted[:, size - 1 : size - 1 + SURROUNDINGS, column].max(axis=1)
+                counted[:, :, size - 1 : size - 1 + SURROUNDINGS, column].max(axis=-1)
                 for column, size in enumerate(SIZES)
             ]
-            figures[rows] = rounded(tight - np.stack(around, axis=1), FIGURE_STEPS)
+            figures[:, rows] = rounded(tight - np.stack(around, axis=-1), FIGURE_STEPS)
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Return the nearness of pairs that counts in this channel; shape as ``near``."""
+        """Return the nearness of pairs that counts in each channel; shape (n_channels, ...)."""
         mine = self.overlay.lineage_of(np.maximum(first, 0))
         theirs = self.overlay.lineage_of(np.maximum(second, 0))
         same = (mine == theirs) & (mine != NO_LINEAGE)
@@ -500,27 +562,36 @@ class GroupEvidence:
             without |= same & np.isin(mine, self._exempt)
         if not self._families:
             same &= False
-        wanted = same if self._channel == "same" else ~same
-        seen = np.where(wanted, near, np.float32(0.0))
-        if self._channel == "any" and self._kin is not None:
-            seen[same] = self._kin(near[same])
-        seen[without] = 0.0
+        seen = np.empty((len(self._with_edges), *near.shape), dtype=np.float32)
+        for place, channel in enumerate(self._with_edges):
+            seen[place] = np.where(same if channel == "same" else ~same, near, np.float32(0.0))
+            if channel == "any" and self._kin is not None and same.any():
+                seen[place, same] = self._kin(near[same])
+        seen[:, without] = 0.0
         return seen
 
     def of(self, part: str, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return evidence by entry number, with a last axis of sizes; 0 for a negative number."""
+        """Return evidence by channel and entry number, with a last axis of sizes.
+
+        ``numbers`` have a first axis of channels; 0 for a negative number.
+        """
         return self._of(part, numbers, self.overlay.places(numbers))
 
     def _of(
         self, part: str, numbers: NDArray[np.integer[Any]], place: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        here = getattr(self._figures, part)[place]
+        channel = np.arange(len(numbers)).reshape(-1, *[1] * (numbers.ndim - 1))
+        here = getattr(self._figures, part)[channel, place]
         outside = (place < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
             if part in self._standing:
-                here[outside] = self._standing[part][numbers[outside]]
+                for own, them, named, one in zip(
+                    here, outside, numbers, self._with_edges, strict=True
+                ):
+                    own[them] = self._standing[part][one][named[them]]
             elif self._beyond is not None:
-                here[outside] = self._beyond.of(part, numbers[outside])
+                beyond = self._beyond.of(part, np.where(outside, numbers, -1))
+                here[outside] = beyond[outside]
         here[numbers < 0] = 0.0
         return np.asarray(here)
 

@@ -29,7 +29,6 @@ from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     CROWD,
     SIZES,
-    Channel,
     GroupEvidence,
     own_bond,
 )
@@ -97,9 +96,8 @@ def judge(
     # Newcomers, and copies, which count by themselves, do not change with suspicion.
     suspects, first = suspected
     before = first.evidence
-    held = {c: one.suspecting(suspects, before[c]) for c, one in known.held().items()}
-    newcomers = before["cross"].newcomers
-    evidence = known.evidence(overlay, newcomers, held=held, before=before)
+    held = known.held().suspecting(suspects, before)
+    evidence = known.evidence(overlay, before.newcomers, held=held, before=before)
     judgement = scored(known, overlay, evidence, first.lineages, rows)
     return within_sources(known, overlay, judgement)
 
@@ -107,7 +105,7 @@ def judge(
 def scored(
     known: Known,
     overlay: Overlay,
-    evidence: dict[Channel, GroupEvidence],
+    evidence: GroupEvidence,
     lineages: dict[str, NDArray[np.int64]],
     rows: NDArray[np.intp] | None = None,
 ) -> Judgement:

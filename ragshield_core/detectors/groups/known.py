@@ -58,7 +58,7 @@ NOTES: dict[str, Any] = {
 }
 
 # Notes on the tightness of groups, by channel.
-Tightness = Mapping[str, NDArray[np.float32]]
+Tightness = Mapping[Channel, NDArray[np.float32]]
 # The notes that a measurement changes, and the prefix of their names in its result.
 MEASURED, NOTED = ("measured", "score", *CHANNELS), "notes."
 
@@ -162,8 +162,12 @@ class Known:
         slots = overlay.numbers[standing]
         return standing[~self.notes["trusted"][slots] & ~self.is_held(slots)]
 
-    def held(self) -> dict[Channel, Held]:
-        """Return, by channel, the entries that count only against members of their group.
+    def _tightness(self) -> dict[Channel, NDArray[np.float32]]:
+        """Return the tightness of all entries, by channel and slot."""
+        return {channel: self.notes[channel] for channel in CHANNELS}
+
+    def held(self) -> Held:
+        """Return the entries that count only against members of their group.
 
         Entries that are suspicious because they came together count as held: others are not
         suspicious for being beside them.
@@ -172,8 +176,8 @@ class Known:
         # The weight of unconfirmed entries decays.
         age = self.n_come - self.notes["held_at"][slots].astype(np.float64)
         weights = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
-        tight = {channel: self.notes[channel] for channel in CHANNELS}
-        return Held.of(self.graph, slots, weights.astype(np.float32), self.is_held(slots), tight)
+        held = self.is_held(slots)
+        return Held.of(self.graph, slots, weights.astype(np.float32), held, self._tightness())
 
     # Newcomers
 
@@ -257,43 +261,37 @@ class Known:
         overlay: Overlay,
         newcomers: Newcomers | None = None,
         *,
-        held: Mapping[Channel, Held] | None = None,
-        before: Mapping[Channel, GroupEvidence] | None = None,
+        held: Held | None = None,
+        before: GroupEvidence | None = None,
         kept: NDArray[np.intp] | None = None,
         tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
         channels: Sequence[Channel] = CHANNELS,
-    ) -> dict[Channel, GroupEvidence]:
-        """Return the evidence about the entries of an overlay, by channel."""
-        exempt = overlay.lineage_codes(self.rule.trusted_lineages)
-        held = self.held() if held is None else held
-        return {
-            channel: GroupEvidence(
-                overlay,
-                channel,
-                {"tight": self.notes[channel]},
-                exempt,
-                families=self.families,
-                held=held[channel],
-                kin=self.kin,
-                newcomers=newcomers,
-                before=None if before is None else before[channel],
-                kept=kept,
-                tightness=None if tightness is None else tightness[channel],
-            )
-            for channel in channels
-        }
+    ) -> GroupEvidence:
+        """Return the evidence about the entries of an overlay."""
+        return GroupEvidence(
+            overlay,
+            channels,
+            {"tight": self._tightness()},
+            overlay.lineage_codes(self.rule.trusted_lineages),
+            families=self.families,
+            held=self.held() if held is None else held,
+            kin=self.kin,
+            newcomers=newcomers,
+            before=before,
+            kept=kept,
+            tightness=tightness,
+        )
 
     def tightness(
         self,
         overlay: Overlay,
-        before: Mapping[Channel, GroupEvidence] | None = None,
+        before: GroupEvidence | None = None,
         kept: NDArray[np.intp] | None = None,
     ) -> Tightness:
         """Return the tightness of the groups of an overlay's entries, which the graph keeps."""
         if not self.by_groups:
             return {}
-        evidence = self.evidence(overlay, before=before, kept=kept)
-        return {channel: one.tight for channel, one in evidence.items()}
+        return self.evidence(overlay, before=before, kept=kept).tightness()
 
     def note_tightness(self, slots: NDArray[np.int64], tightness: Tightness) -> None:
         """Keep the tightness of groups that have changed, so that their scores are outdated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ragshield_core.detectors.groups.agreement import WordShares
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     NEAREST_SUSPECTS,
+    SIZES,
     Channel,
     GroupEvidence,
     Held,
@@ -90,8 +91,8 @@ def _gathered(
     *,
     again: bool,
     audit: bool,
-) -> dict[Channel, GroupEvidence]:
-    """Return the evidence about entries by channel; ``again`` if it was gathered before."""
+) -> GroupEvidence:
+    """Return the evidence about entries; ``again`` if it was gathered before."""
     graph, families = known.graph, known.families
     # Families stay usual if a later sample of the same knowledge base is smaller.
     known.families = (again and families) or bool(overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES)
@@ -104,15 +105,15 @@ def _gathered(
         parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
         known.shares = WordShares.of(map(graph.words.take, parts))
         newcomers = known.newcomers_by_turn(overlay)
-    found: dict[Channel, GroupEvidence] = {}
-    for channel in CHANNELS:
-        if channel == "any" and known.families:
-            kin_before = known.kin
-            known.kin = Kin(found["same"].nearness[:, 0], found["cross"].nearness[:, 0])
-            if kin_before is None and again:
-                _measure_edges(known, ["any"])
-        found |= known.evidence(overlay, newcomers, channels=[channel])
-        known.notes[channel][overlay.numbers] = found[channel].tight
+    if known.families:
+        kin_before = known.kin
+        unread = dict.fromkeys(CHANNELS, np.zeros((len(overlay.numbers), len(SIZES)), np.float32))
+        nearest = known.evidence(overlay, channels=("same", "cross"), tightness=unread)
+        known.kin = Kin(nearest["same"].nearness[:, 0], nearest["cross"].nearness[:, 0])
+        if kin_before is None and again:
+            _measure_edges(known, ["any"])
+    found = known.evidence(overlay, newcomers)
+    _note_tightness(known, found)
     if newcomers is not None and len(graph) >= FEWEST and not again:
         return _without_order(known, overlay, found)
     return found
@@ -121,7 +122,7 @@ def _gathered(
 def _by_groups(
     known: Known,
     overlay: Overlay,
-    evidence: dict[Channel, GroupEvidence],
+    evidence: GroupEvidence,
     *,
     audit: bool,
 ) -> Judgement:
@@ -141,9 +142,7 @@ def _by_groups(
     return Judgement(scored.max(axis=1), scored.argmax(axis=1), evidence, lineages)
 
 
-def _without_order(
-    known: Known, overlay: Overlay, found: dict[Channel, GroupEvidence]
-) -> dict[Channel, GroupEvidence]:
+def _without_order(known: Known, overlay: Overlay, found: GroupEvidence) -> GroupEvidence:
     """Look for entries that came together; if there are any, return evidence in a random order."""
     n = len(overlay.numbers)
     rows = np.arange(n)
@@ -152,7 +151,7 @@ def _without_order(
     some = known.graph.part(overlay.numbers[rows])
     ordered = tied_to_groups(found, rows, known.lineages_by_turn(overlay, TURNS))
     known.shuffled = True  # for this comparison
-    tight = {channel: found[channel].tight[rows] for channel in CHANNELS}
+    tight = {channel: column[rows] for channel, column in found.tightness().items()}
     evidence = known.evidence(some, known.newcomers_by_turn(some), tightness=tight)
     shuffled = tied_to_groups(evidence, np.s_[:], known.lineages_by_turn(some, TURNS))
     usual = Usual.of(shuffled)
@@ -174,28 +173,26 @@ def _without_order(
     )
     # Entries beside these groups no longer gain evidence from them.
     evidence = known.evidence(overlay, known.newcomers_by_turn(overlay), before=found)
-    for channel in CHANNELS:
-        known.notes[channel][overlay.numbers] = evidence[channel].tight
+    _note_tightness(known, evidence)
     return evidence
 
 
 def _with_groups(
     known: Known,
-    evidence: Mapping[Channel, GroupEvidence],
+    evidence: GroupEvidence,
     suspected: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Return the suspected rows, and rows as near to two of these as their own groups are."""
-    none, notes = np.empty(0), {channel: known.notes[channel] for channel in evidence}
+    none, tight = np.empty(0), evidence.tightness()
     nobody = Held.of(
-        known.graph, none.astype(np.int64), none.astype(np.float32), none.astype(np.bool_), notes
+        known.graph, none.astype(np.int64), none.astype(np.float32), none.astype(np.bool_), tight
     )
     while suspected.any():
-        joined = suspected.copy()
-        for channel, found in evidence.items():
-            held = nobody[channel].suspecting(np.flatnonzero(suspected), found)
-            place = held.find(found.members)
-            theirs = (place >= 0) & (found.nearness >= held.bonds[place])
-            joined |= theirs.sum(axis=1) >= NEAREST_SUSPECTS
+        held = nobody.suspecting(np.flatnonzero(suspected), evidence)
+        place = held.find(evidence.members)
+        bonds = held.bonds[evidence.places[:, None, None], place]
+        theirs = (place >= 0) & (evidence.nearness >= bonds)
+        joined = suspected | (theirs.sum(axis=-1) >= NEAREST_SUSPECTS).any(axis=0)
         if (joined == suspected).all():
             break
         suspected = joined
@@ -208,5 +205,10 @@ def _measure_edges(known: Known, channels: Sequence[Channel]) -> None:
     known.measured_edges = True
     for channel in channels:
         known.notes[channel][overlay.numbers] = 0.0
-    for channel, evidence in known.evidence(overlay, channels=channels).items():
-        known.notes[channel][overlay.numbers] = evidence.tight
+    _note_tightness(known, known.evidence(overlay, channels=channels))
+
+
+def _note_tightness(known: Known, evidence: GroupEvidence) -> None:
+    """Keep the tightness of the measured groups."""
+    for channel, column in evidence.tightness().items():
+        known.notes[channel][evidence.numbers] = column

@@ -75,7 +75,7 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
         assert known.usual is not None  # noqa: S101 - it gave this score
         usual = known.graph.absolute(cosine_of(known.usual.tightness[channel][column]))
         figures += f"; {known.usual.share:.0%} of groups of {size} here stay below {usual:.3f}"
-        if agreed := judgement.evidence[channel].agreed(row, size):
+        if agreed := judgement.evidence.agreed(channel, row, size):
             sentence += _agreement(overlay, row, agreed)
     return Evidence(
         sentence=f"{sentence} ({figures})", related_ids=names(members[members >= 0].tolist())

@@ -84,7 +84,7 @@ class Judgement(NamedTuple):
 
     scores: NDArray[np.float64]  # (n,); -inf for rows that were not requested
     why: NDArray[np.intp]  # (n,): places in WHYS
-    evidence: dict[Channel, GroupEvidence]
+    evidence: GroupEvidence
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other documents among new copies, by kind
     edges: NDArray[np.int64] = NO_EDGES  # (n_edges, 2): of the reference rule
     apart: NDArray[np.intp] = NO_ROWS  # rows in another language, of a small source
@@ -235,15 +235,15 @@ class Usual:
 
 
 def tied_to_groups(
-    evidence: Mapping[Channel, GroupEvidence],
+    evidence: GroupEvidence,
     rows: slice | NDArray[np.intp],
     lineages: Mapping[str, NDArray[np.int64]],
 ) -> Tied:
     """Return the evidence of all channels about rows of an overlay."""
     groups = {
         f"{channel}.{name}": part
-        for channel in CHANNELS
-        for name, part in evidence[channel].tied(rows)._asdict().items()
+        for channel, raw in evidence.tied(rows).items()
+        for name, part in raw._asdict().items()
     }
     crowd = evidence["cross"].nearness[rows, CROWD - 1]
     return {**groups, "crowd": crowd, **{kind: found[rows] for kind, found in lineages.items()}}

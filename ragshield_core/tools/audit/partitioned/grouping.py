@@ -37,6 +37,8 @@ from ragshield_core.tools.audit.partitioned.plan import Numbers, Plan, Window, w
 PROBES = 500
 # Each k for which recall@k is reported.
 TOLD = (2, K)
+# Measures of earlier steps.
+MEASURED = ("tight", "near", "far")
 TIED = "tied."  # prefix of the columns that `tie` writes
 
 
@@ -96,23 +98,23 @@ def share_found(
 def tighten(plan: Plan, partition: int, channels: Sequence[Channel]) -> None:
     """Measure the tightness of the groups of a partition's entries, in some channels."""
     seen = window(plan, plan.own(partition), vectors=True)
+    evidence = _evidence(plan, seen, channels)
     for channel in channels:
-        evidence = _evidence(plan, seen, channel)
-        nearest = evidence.nearness[:, 0]
-        plan.write(partition, {f"{channel}.tight": evidence.tight, f"{channel}.nearest": nearest})
+        found = evidence[channel]
+        nearest = found.nearness[:, 0]
+        plan.write(partition, {f"{channel}.tight": found.tight, f"{channel}.nearest": nearest})
 
 
 def contrast(plan: Plan, partition: int) -> None:
     """Compare the groups of a partition's entries with the groups around their neighbours."""
     seen = window(plan, plan.own(partition))
-    for channel in CHANNELS:
-        raw = _evidence(plan, seen, channel, ("tight",)).raw
+    for channel, raw in _evidence(plan, seen, CHANNELS, ("tight",)).raw().items():
         plan.write(partition, {f"{channel}.near": raw.near, f"{channel}.far": raw.far})
 
 
 def tie(plan: Plan, partition: int) -> None:
     """Limit the evidence on each entry to that on another member of its group."""
-    evidence = _all_evidence(plan, window(plan, plan.own(partition)))
+    evidence = _evidence(plan, window(plan, plan.own(partition)), CHANNELS, MEASURED)
     tied = tied_to_groups(evidence, np.s_[:], {kind: plan.read(partition, kind) for kind in COPIES})
     # Agreement tells new entries from old, which an audit cannot.
     measured = {TIED + name: found for name, found in tied.items() if not name.endswith(".agreed")}
@@ -153,7 +155,7 @@ def explain(plan: Plan, partition: int, rows: Numbers) -> tuple[int, Sequence[Ev
     judgement = Judgement(
         scores=np.asarray(plan.read(partition, "scores")[rows]),
         why=np.asarray(plan.read(partition, "why")[rows], dtype=np.intp),
-        evidence=_all_evidence(plan, seen),
+        evidence=_evidence(plan, seen, CHANNELS, MEASURED),
         lineages={kind: plan.read(partition, kind)[rows] for kind in COPIES},
     )
     detector = CliqueDetector(**(plan.groups or {}))
@@ -163,7 +165,7 @@ def explain(plan: Plan, partition: int, rows: Numbers) -> tuple[int, Sequence[Ev
 
 
 def _evidence(
-    plan: Plan, seen: Window, channel: Channel, known: Sequence[str] = ()
+    plan: Plan, seen: Window, channels: Sequence[Channel], known: Sequence[str] = ()
 ) -> GroupEvidence:
     """Return the evidence about the entries of a window, as an audit in memory gathers it.
 
@@ -173,24 +175,23 @@ def _evidence(
     # The entries themselves come first, and their values are not read.
     nothing = np.zeros((len(seen.own), len(SIZES)), dtype=np.float32)
     around = {
-        name: np.concatenate([nothing, plan.gather(seen.others, f"{channel}.{name}")])
+        name: {
+            channel: np.concatenate([nothing, plan.gather(seen.others, f"{channel}.{name}")])
+            for channel in channels
+        }
         for name in known
     }
+    tight = {channel: plan.gather(seen.own, f"{channel}.tight") for channel in channels if known}
     trusted = (plan.groups or {}).get("trusted_lineages", ())
     return GroupEvidence(
         seen.overlay,
-        channel,
+        channels,
         around or None,
         np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
         families=plan.families,
-        kin=plan.kin if channel == "any" else None,
-        tightness=plan.gather(seen.own, f"{channel}.tight") if known else None,
+        kin=plan.kin if "any" in channels else None,
+        tightness=tight or None,
     )
-
-
-def _all_evidence(plan: Plan, seen: Window) -> dict[Channel, GroupEvidence]:
-    """Return the evidence of all channels, from the measures of earlier steps."""
-    return {one: _evidence(plan, seen, one, ("tight", "near", "far")) for one in CHANNELS}
 
 
 def _nearest(plan: Plan, queries: NDArray[np.float32], numbers: Numbers, host: int) -> Neighbors:

@@ -148,7 +148,7 @@ def test_only_entries_that_came_together_count_as_new():
     agreed = newcomers.agreed(11, near[:1], 3)
     assert [spelling(texts[11])[word] for word in agreed.words.tolist()] == ["claimed"]
     assert (agreed.n_around, agreed.n_having) == (13, 2)  # two of them came another time
-    scores = newcomers.agreement(np.arange(17), near, 4)
+    scores = newcomers.agreement(np.arange(17), near[None], 4)[0]
     assert (scores[:11] == 0.0).all()
     assert (scores[11:14, :3] > 0.0).all()
 

@@ -694,7 +694,7 @@ def test_the_admitted_part_of_a_batch_is_learned_as_if_it_came_alone(n, monkeypa
     monkeypatch.setattr(
         group_evidence.GroupEvidence,
         "_tightness_of",
-        lambda self, group, near: (measured.append(len(group)), tightness(self, group, near))[1],
+        lambda self, group, *rest: (measured.append(len(group)), tightness(self, group, *rest))[1],
     )
     for number in range(3):
         new = passages(n, 50 + number, f"new{number}")

@@ -139,13 +139,13 @@ def graph_of(batch):
     return graph
 
 
-def evidence_of(graph, channel, exempt=()):
+def evidence_of(graph, channels=CHANNELS, exempt=()):
     overlay = graph.part(graph.present)
-    return GroupEvidence(overlay, channel, {}, overlay.lineage_codes(exempt), kin=KIN)
+    return GroupEvidence(overlay, channels, {}, overlay.lineage_codes(exempt), kin=KIN)
 
 
 def tied_to(graph):
-    evidence = {channel: evidence_of(graph, channel) for channel in CHANNELS}
+    evidence = evidence_of(graph)
     nothing = {kind: np.zeros(len(graph), dtype=np.int64) for kind in COPIES}
     return tied_to_groups(evidence, np.s_[:], nothing)
 
@@ -156,18 +156,19 @@ def tied_to(graph):
 def test_evidence_matches_a_naive_implementation(channel, seed):
     batch = corpus(seed)
     exempt = [lineage for lineage in batch.lineages if lineage][:2]
-    evidence, naive = evidence_of(graph_of(batch), channel, exempt), Naive(batch, channel, exempt)
-    tied = evidence.tied(np.s_[:])
+    evidence = evidence_of(graph_of(batch), exempt=exempt)
+    naive = Naive(batch, channel, exempt)
+    raw, tied = evidence.raw()[channel], evidence.tied(np.s_[:])[channel]
     for part in ("near", "far", "tight"):
         # nearness is steep close to 1: 1e-6 of a cosine is 2e-4 of it
-        np.testing.assert_allclose(getattr(evidence.raw, part), getattr(naive, part), atol=1e-3)
+        np.testing.assert_allclose(getattr(raw, part), getattr(naive, part), atol=1e-3)
         np.testing.assert_allclose(getattr(tied, part), naive.tied(part), atol=1e-3)
-    for mine, theirs in zip(evidence.members, naive.members, strict=True):
+    for mine, theirs in zip(evidence[channel].members, naive.members, strict=True):
         assert {m for m in mine.tolist() if m >= 0} == {j for j, _ in theirs}
     copies = [(i, j) for i in range(len(batch)) for j, _ in naive.members[i] if naive.copied(i, j)]
     assert copies, "the corpus shows nothing of copies"
     rows = [2, 5, 3]
-    np.testing.assert_array_equal(evidence.tied(np.array(rows)).near, tied.near[rows])
+    np.testing.assert_array_equal(evidence.tied(np.array(rows))[channel].near, tied.near[rows])
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -177,37 +178,38 @@ def test_evidence_of_a_new_entry_matches_a_full_computation(channel):
     for row in range(6):
         known = batch.take(np.delete(np.arange(len(batch)), row))
         graph = graph_of(known)
-        standing = evidence_of(graph, channel).raw._asdict()
+        raw = evidence_of(graph).raw()
+        standing = {part: {c: getattr(raw[c], part) for c in CHANNELS} for part in PARTS}
         overlay = graph.overlay(batch.take([row]))
-        new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()), kin=KIN)
+        new = GroupEvidence(overlay, CHANNELS, standing, overlay.lineage_codes(()), kin=KIN)
+        found = new.raw()[channel]
         expected = Naive(batch, channel, of=known)
         for part in ("near", "far", "tight"):
             np.testing.assert_allclose(
-                getattr(new.raw, part)[0], getattr(expected, part)[row], atol=1e-3
+                getattr(found, part)[0], getattr(expected, part)[row], atol=1e-3
             )
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("seed", range(3))
-def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(channel, seed, monkeypatch):
+def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(seed, monkeypatch):
     batch = corpus(seed, n=60)
     graph = graph_of(batch.take(range(45)))
     overlay = graph.overlay(batch.take(range(45, 60)))
     exempt = overlay.lineage_codes(())
     nobody = np.empty(0)
-    tight = evidence_of(graph, channel).tight
+    tight = evidence_of(graph).tightness()
     held = Held.of(
         graph,
         nobody.astype(np.int64),
         nobody.astype(np.float32),
         nobody.astype(np.bool_),
-        {channel: tight},
-    )[channel]
+        tight,
+    )
     newcomers = Newcomers(
         overlay, WordShares.of([graph.words.take(graph.present)]), lambda numbers: numbers // 30
     )
     given = {"standing": {"tight": tight}, "exempt": exempt, "kin": KIN, "newcomers": newcomers}
-    first = GroupEvidence(overlay, channel, **given)
+    first = GroupEvidence(overlay, CHANNELS, **given)
     first.tied(np.arange(0, 20))  # some are known already
     suspecting = held.suspecting(np.array([0, 3]), first)
     seen, near = [], GroupEvidence._near
@@ -218,14 +220,57 @@ def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(channel, s
 
     monkeypatch.setattr(GroupEvidence, "_near", counting)
     quick, whole = (
-        GroupEvidence(overlay, channel, **given, held=one, before=first)
+        GroupEvidence(overlay, CHANNELS, **given, held=one, before=first)
         for one in (suspecting, suspecting._replace(suspected=NO_NUMBERS))
     )
     assert sum(seen[:-1]) < seen[-1] == len(overlay.numbers)
-    for part, expected in whole.raw._asdict().items():
-        np.testing.assert_array_equal(getattr(quick.raw, part), expected, err_msg=part)
+    for channel, expected in whole.raw().items():
+        for part in PARTS:
+            np.testing.assert_array_equal(
+                getattr(quick.raw()[channel], part), getattr(expected, part), err_msg=part
+            )
     np.testing.assert_array_equal(quick.members, whole.members)
     np.testing.assert_array_equal(quick.nearness, whole.nearness)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_channel_has_the_same_evidence_alone_and_with_the_others(channel):
+    batch = corpus(7, n=60)
+    graph = graph_of(batch.take(range(45)))
+    overlay = graph.overlay(batch.take(range(45, 60)))
+    tight = evidence_of(graph).tightness()
+    newcomers = Newcomers(
+        overlay, WordShares.of([graph.words.take(graph.present)]), lambda numbers: numbers // 30
+    )
+    alone, together = (
+        GroupEvidence(
+            overlay,
+            channels,
+            {"tight": tight},
+            overlay.lineage_codes(()),
+            kin=KIN,
+            newcomers=newcomers,
+        )
+        for channels in ((channel,), CHANNELS)
+    )
+    for part in PARTS:
+        one, other = (getattr(each.tied(np.s_[:])[channel], part) for each in (alone, together))
+        assert one.any(), part
+        np.testing.assert_array_equal(one, other, err_msg=part)
+    for column, expected in zip(together[channel], alone[channel], strict=True):
+        np.testing.assert_array_equal(column, expected)
+
+
+def test_a_channel_without_edges_has_no_evidence():
+    graph = graph_of(corpus(3))
+    overlay = graph.part(graph.present)
+    found = GroupEvidence(overlay, CHANNELS, {}, overlay.lineage_codes(()), families=False, kin=KIN)
+    assert found["cross"].tight.any()
+    for channel in ("same", "any"):
+        assert (found[channel].members == -1).all()
+        assert not found[channel].nearness.any()
+        assert not any(part.any() for part in found.tied(np.s_[:])[channel])
+        assert found.agreed(channel, 0, 3) is None
 
 
 def test_kin_similarity_maps_to_equally_rare_stranger_similarity():
@@ -253,29 +298,34 @@ def test_nearness_inverts_cosine_of_and_fades_for_copies():
     assert nearness(np.float32([-np.inf, -0.5])) == pytest.approx([-math.log(1 + FLOOR)] * 2)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_contrast_beyond_an_overlay_is_computed_from_neighbor_lists(channel):
+def test_contrast_beyond_an_overlay_is_computed_from_neighbor_lists():
     graph = graph_of(passages(150, 1))
     new = join(passages(12, 2, "new"), group(4, 3), clones_of(passages(1, 1)[0], 3))
     graph.learn(new.ids, graph.overlay(new))
     graph.remove(new.ids[:2])
     exempt = np.empty(0, dtype=np.int64)
     whole = graph.part(graph.present)
-    raw = GroupEvidence(whole, channel, None, exempt, kin=KIN).raw
+    raw = GroupEvidence(whole, CHANNELS, None, exempt, kin=KIN).raw()
     shared = [name for name in PARTS if name != "agreed"]
     everything = {}
     for name in shared:
-        everything[name] = np.zeros((graph.n_slots, len(SIZES)), dtype=np.float32)
-        everything[name][whole.numbers] = getattr(raw, name)
+        everything[name] = {
+            c: np.zeros((graph.n_slots, len(SIZES)), dtype=np.float32) for c in CHANNELS
+        }
+        for channel, column in everything[name].items():
+            column[whole.numbers] = getattr(raw[channel], name)
     kept = {"tight": everything["tight"]}
     some = graph.present[::7]
     told, looked_up = (
-        GroupEvidence(graph.part(some), channel, one, exempt, kin=KIN).tied(np.s_[:])
+        GroupEvidence(graph.part(some), CHANNELS, one, exempt, kin=KIN).tied(np.s_[:])
         for one in (kept, everything)
     )
-    for name in shared:
-        np.testing.assert_array_equal(getattr(told, name), getattr(looked_up, name))
-    assert told.tight.any()
+    for channel in CHANNELS:
+        for name in shared:
+            np.testing.assert_array_equal(
+                getattr(told[channel], name), getattr(looked_up[channel], name)
+            )
+        assert told[channel].tight.any()
 
 
 # Surprisal
