@@ -508,32 +508,36 @@ class Calibrator:
     ) -> dict[str, NDArray[np.float64]]:
         """Return held-out scores; entries in ``again`` (default: all) will be scored again."""
         detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable and len(fitted)]
+        # The scores of all entries would take a third of the memory of their vectors.
+        wanted = set((fitted if again is None else again).ids)
+        rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
+        revisions = dict(zip(_revisions(fitted.take(rows)), rows, strict=True))
         return {  # a detector may read the knowledge of another one
             detector.name: detector.held_out_scores(fitted, self._seed)
             if learns(detector)
-            else self._unchanging(detector, fitted, fitted if again is None else again)
+            else self._unchanging(detector, fitted, revisions)
             for detector in detectors
         }
 
-    def _unchanging(self, detector: Detector, fitted: Batch, again: Batch) -> NDArray[np.float64]:
-        """Return scores that do not depend on the knowledge base, and remember those of ``again``.
+    def _unchanging(
+        self, detector: Detector, fitted: Batch, again: Mapping[tuple[str, str], int]
+    ) -> NDArray[np.float64]:
+        """Return scores that do not depend on the knowledge base, and remember some of them.
 
-        The scores of all entries would take a third of the memory of their vectors.
+        ``again`` has the rows whose scores are remembered, by revision.
         """
         known = self._fixed.get(detector.name, {})
         scores = np.full(len(fitted), np.nan)
         new = np.ones(len(fitted), dtype=np.bool_)
-        for row, revision in enumerate(_revisions(fitted) if known else ()):
-            if revision in known:
-                scores[row], new[row] = known[revision], False
+        for revision in again.keys() & known.keys():
+            row = again[revision]
+            scores[row], new[row] = known[revision], False
         if new.any():
             # Avoids a copy of the vectors of a whole knowledge base.
             unknown = fitted if new.all() else fitted.take(new)
             scores[new] = detector.held_out_scores(unknown, self._seed)
-        wanted = set(again.ids)
-        rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
-        revisions = _revisions(fitted.take(rows))
-        self._fixed[detector.name] = dict(zip(revisions, scores[rows].tolist(), strict=True))
+        kept = scores[list(again.values())].tolist()
+        self._fixed[detector.name] = dict(zip(again, kept, strict=True))
         return scores
 
     def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Traits
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, SharesUsual, Traits
 from ragshield_core.detectors.gibberish.fluency import NEUTRAL, Fluency, Tokens, tokenized
 from ragshield_core.detectors.gibberish.language import Languages
 from ragshield_core.model.entries import Batch
@@ -61,7 +61,7 @@ class _Worst(NamedTuple):
     length: NDArray[np.intp]  # in tokens
 
 
-class DisfluencyDetector(Detector):
+class DisfluencyDetector(SharesUsual, Detector):
     """Find the window of an entry that reads least like text of the knowledge base's languages.
 
     Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of rare tokens in an order
@@ -140,6 +140,16 @@ class DisfluencyDetector(Detector):
             # Tail of a mean of many small terms: each tenfold rarity adds about as many bits.
             tenth, hundredth = np.quantile(scores, [0.9, 0.99])
             self.default_threshold = max(FLOOR, float(hundredth + (hundredth - tenth)))
+
+    def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the usual values that a copy has measured."""
+        languages = earlier._languages.usual
+        return {"languages": languages, "rule_threshold": earlier.default_threshold}, {}
+
+    def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
+        """Take over the usual values that another process has measured."""
+        self._languages.usual = values["languages"]
+        self.default_threshold = float(values["rule_threshold"])
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model without its document.

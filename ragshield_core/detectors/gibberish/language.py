@@ -201,6 +201,15 @@ class Languages:
         quoted[words[beside & unknown & ~self.principal()[script]]] = True
         return quoted
 
+    @property
+    def usual(self) -> list[float]:
+        """The usual values, as :meth:`refresh` has measured them."""
+        return [self._common, self._rare, self._usually_known, self._most_accented]
+
+    @usual.setter
+    def usual(self, values: Sequence[float]) -> None:
+        self._common, self._rare, self._usually_known, self._most_accented = map(float, values)
+
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts that are not zero, and the usual values."""
         slots = np.flatnonzero(self._counts)
@@ -209,13 +218,12 @@ class Languages:
             "word_counts": self._counts[slots],
             "script_letters": self._scripts.copy(),
         }
-        usual = [self._common, self._rare, self._usually_known, self._most_accented]
-        return {"n_words": self.n_words, "usual": usual}, arrays
+        return {"n_words": self.n_words, "usual": self.usual}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore a state that :meth:`state` returned."""
         self.n_words = int(values["n_words"])
-        self._common, self._rare, self._usually_known, self._most_accented = values["usual"]
+        self.usual = values["usual"]
         self._counts = np.zeros(WORDS, dtype=np.int32)
         self._counts[arrays["word_slots"]] = arrays["word_counts"]
         self._scripts = arrays["script_letters"].astype(np.int64)

@@ -11,7 +11,15 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, DoubtsSample, Evidence, Need, Traits, as_others
+from ragshield_core.detectors.base import (
+    Detector,
+    DoubtsSample,
+    Evidence,
+    Need,
+    SharesUsual,
+    Traits,
+    as_others,
+)
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
     ECHO,
@@ -166,7 +174,7 @@ def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...
 _remembered = Remembered(_shapes, SMALL_REMEMBERED)
 
 
-class LeadingQuestionDetector(DoubtsSample, Detector):
+class LeadingQuestionDetector(DoubtsSample, SharesUsual, Detector):
     """Find entries that ask a question and answer it.
 
     Black-box PoisonedRAG puts its target question in front of a text that answers it wrongly,
@@ -313,8 +321,22 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
                 doubtful[...] = False
         else:
             doubtful[...] = False
-        self._doubtful, self._totals, self._totals_fitted = doubtful, None, None
+        self._doubt(doubtful)
         return np.asarray(doubtful[sample])
+
+    def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the openings that a copy no longer counts."""
+        return {}, {"doubtful": np.argwhere(earlier._doubtful)}
+
+    def take_usual(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
+        """Stop counting the openings that another process no longer counts."""
+        doubtful = np.zeros(_SHAPE, dtype=np.bool_)
+        doubtful[tuple(arrays["doubtful"].T)] = True
+        self._doubt(doubtful)
+
+    def _doubt(self, doubtful: NDArray[np.bool_]) -> None:
+        """Count all openings but the doubtful ones."""
+        self._doubtful, self._totals, self._totals_fitted = doubtful, None, None
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
         """Return which entries open with the malformed questions that are no longer counted."""
