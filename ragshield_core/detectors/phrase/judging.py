@@ -293,19 +293,23 @@ def _holding(
     there = counted[n_batch + rows]
     rows = np.concatenate([grams.rows[mine], rows[there] + n_batch])
     which = np.concatenate([place, which[there]])
-    copies = copies_in(np.concatenate([grams.sketches(), recent["sketch"]]))
+    holders, owner = np.unique(rows, return_inverse=True)
+    new, old = holders[holders < n_batch], holders[holders >= n_batch] - n_batch
+    copies = copies_in(np.concatenate([grams.sketches()[new], recent["sketch"][old]]))
     numbers: dict[str, int] = {}
     lineages = np.array(
         [
             row if name is None else numbers.setdefault(name, row)
-            for row, name in enumerate([*batch.lineages, *recent["lineage"].tolist()])
+            for row, name in enumerate(
+                [*map(batch.lineages.__getitem__, new.tolist()), *recent["lineage"][old].tolist()]
+            )
         ],
         dtype=np.int64,
     )
-    order = np.lexsort((copies[rows], which))
-    rows, which = rows[order], which[order]
-    by_lineage = np.unique(which * len(lineages) + lineages[rows], return_inverse=True)[1]
-    return Holding(rows, which, copies[rows], by_lineage, np.zeros(len(rows), dtype=np.bool_))
+    order = np.lexsort((copies[owner], which))
+    rows, which, owner = rows[order], which[order], owner[order]
+    by_lineage = np.unique(which * len(lineages) + lineages[owner], return_inverse=True)[1]
+    return Holding(rows, which, copies[owner], by_lineage, np.zeros(len(rows), dtype=np.bool_))
 
 
 def _of_templates(

@@ -47,6 +47,8 @@ class KnownSample:
         )
         self.n_seen = 0
         self._similarities = Similarities(dim)
+        # The pairs of all entries, and their number by entry, None after changes; usual values.
+        self._pairs: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
         self._texts: tuple[NDArray[np.float64], ...] | None = None
 
     def __len__(self) -> int:
@@ -73,6 +75,7 @@ class KnownSample:
             columns["id"][place], columns["lineage"][place] = ids[row], lineages[row]
             pairs = hashes[row][order_of(hashes[row]) == PAIRS]
             columns["pairs"][place] = pairs[:KEPT_PAIRS].copy()
+            self._pairs = None
         self._texts = None
 
     def forget(self, ids: Iterable[str]) -> None:
@@ -84,7 +87,7 @@ class KnownSample:
     def _keep(self, kept: NDArray[np.bool_]) -> None:
         if not kept.all():
             self.columns.keep(np.flatnonzero(kept))
-            self._texts = None
+            self._pairs = self._texts = None
 
     def changed(self) -> None:
         """Discard the usual values of texts: the phrases of the knowledge base have changed."""
@@ -123,10 +126,12 @@ class KnownSample:
         mine = self._followed().near
         near = np.sort(mine)
         if self._texts is None:
-            sizes = np.fromiter(map(len, self.columns["pairs"]), np.int64, len(self))
+            if self._pairs is None:
+                hashes, ends = joined(self.columns["pairs"].tolist(), np.uint32)
+                self._pairs = hashes, np.diff(ends, prepend=0)
+            hashes, sizes = self._pairs
             rows = np.repeat(np.arange(len(self)), sizes)
-            held = background.of(np.concatenate([np.empty(0, np.uint32), *self.columns["pairs"]]))
-            alone = np.bincount(rows[held <= 1.0], minlength=len(self))
+            alone = np.bincount(rows[background.of(hashes) <= 1.0], minlength=len(self))
             shares = 1.0 - alone / np.maximum(1, sizes)
             both = _rank(np.sort(shares), shares) + _rank(near, mine)
             self._texts = np.sort(shares), np.sort(both)
