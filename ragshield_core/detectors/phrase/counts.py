@@ -253,12 +253,13 @@ def found_in(
 
     ``wanted`` is ascending and distinct, and has at least one hash.
     """
-    places = np.arange(len(hashes))
     if len(hashes) > FOUND_CELLS // 8:
         # Most are not wanted: a small table excludes nearly all of these.
         marked = np.zeros(FOUND_CELLS, dtype=np.bool_)
         marked[wanted & np.uint32(FOUND_CELLS - 1)] = True
         places = np.flatnonzero(marked[hashes & np.uint32(FOUND_CELLS - 1)])
+    else:
+        places = np.arange(len(hashes))
     which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
     same = wanted[which] == hashes[places]
     return places[same], which[same]

@@ -213,19 +213,29 @@ def judge(
         scores[rows] = np.maximum(scores[rows], np.maximum.reduceat(faint, first))
     mine = memory.sample.places(batch, grams, background)
     found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
-    phrases = []
+    phrases, holders = [], np.empty(0, dtype=np.int64)
     holding = _holding(memory, batch, grams, candidates, counted, shares[0])
     if holding is not None:
         kept = ~_of_templates(memory, batch, holding, len(candidates), overlooked, detector)
-        places = {name: np.concatenate([mine[name], recent[name]]) for name in PLACES}
-        phrases = _phrases(memory, holding.take(kept), candidates, places, shares, found, why)
+        holding = holding.take(kept)
+        holders, owner = np.unique(holding.rows, return_inverse=True)
+        new, old = holders[holders < n_batch], holders[holders >= n_batch] - n_batch
+        places = {name: np.concatenate([mine[name][new], recent[name][old]]) for name in PLACES}
+        scored, reasons = np.full(len(holders), -np.inf), np.full(len(holders), -1)
+        holding = holding._replace(rows=owner)
+        phrases = _phrases(memory, holding, candidates, places, shares, scored, reasons)
+        found[holders], why[holders] = scored, reasons
     return PhraseJudgement(
         scores=np.maximum(scores, found[:n_batch]),
         recent=found[n_batch:],
         why=why,
         phrases=[
-            phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
-            for phrase, holders in phrases
+            phrase._replace(
+                ids=tuple(ids[row] for row in holders[named].tolist()),
+                example=int(holders[phrase.example]),
+                witnesses=frozenset(holders[list(phrase.witnesses)].tolist()),
+            )
+            for phrase, named in phrases
         ],
         places=mine,
         n_recent=int(np.count_nonzero(counted)),
