@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -79,33 +81,107 @@ class TimeBudget:
         OutOfTimeError
             If it takes longer, or too many earlier calls in that name have not ended.
         """
+        if seconds is None:
+            self._check(name)
+            return work()
+        return self.call_each({name: work}, seconds)[name].result()
+
+    def call_each(
+        self, calls: Mapping[str, Callable[[], T]], seconds: float | None
+    ) -> dict[str, Future[T]]:
+        """Make calls one after the other, each with the time limit; return their ended answers.
+
+        One thread makes them all, since a change of threads takes as long as a quick call. After a
+        late call, another thread makes the rest. Parameters as in :meth:`call`, by name.
+        """
+        answers = dict[str, Future[T]]()
+        waiting = dict(calls)
+        while waiting:
+            for name in tuple(waiting):
+                try:
+                    self._check(name)
+                except OutOfTimeError as error:
+                    answers[name] = _failed(error)
+                    del waiting[name]
+            if waiting:
+                answers |= _here(waiting) if seconds is None else self._in_thread(waiting, seconds)
+            waiting = {name: work for name, work in waiting.items() if name not in answers}
+        return answers
+
+    def _check(self, name: str) -> None:
         if self.late(name) >= MOST_LATE:
             msg = f"it has not ended {MOST_LATE} earlier calls yet, which took too long"
             raise OutOfTimeError(msg)
-        if seconds is None:
-            return work()
-        try:
-            worker = self._idle.pop()
-        except IndexError:
-            worker = _Worker()
+
+    def _in_thread(
+        self, calls: Mapping[str, Callable[[], T]], seconds: float
+    ) -> dict[str, Future[T]]:
+        """Make calls until one is late, and return the answers of those that were made."""
+        worker = self._idle.pop() if self._idle else _Worker()
         if not worker.thread.is_alive():  # a forked process lacks the threads of its parent
             worker = _Worker()
-        answer, context = Future[T](), copy_context()
-        worker.calls.put((lambda: context.run(work), answer))
-        ended = False
+        began: dict[str, float] = {}
+        waiting = {name: worker.ask(partial(_noted, began, name, calls[name])) for name in calls}
+        ended: dict[str, Future[T]] = {}
         try:
-            with suppress(TimeoutError):  # of the wait: an error of the work is its answer
-                answer.exception(timeout=seconds)
-            ended = answer.done()
-        finally:  # the wait may be interrupted
-            if not ended:
-                self._late.setdefault(name, []).append(answer)
-                self.times_late += 1
-        if not ended:
-            msg = f"it took longer than {seconds:g} s"
-            raise OutOfTimeError(msg)
+            _wait_for([*waiting.values()][-1], seconds)  # mostly all end in the time of one
+            while waiting:
+                name, answer = next(iter(waiting.items()))
+                if not answer.done():
+                    now = time.monotonic()
+                    _wait_for(answer, began.get(name, now) + seconds - now)
+                if answer.done():
+                    ended[name] = waiting.pop(name)
+                elif self._withdraw(waiting):
+                    self._note_late(name, answer)
+                    ended[name] = _failed(OutOfTimeError(f"it took longer than {seconds:g} s"))
+                    return ended
+        except BaseException:  # the wait was interrupted
+            self._withdraw(waiting)
+            for name, answer in waiting.items():
+                self._note_late(name, answer)
+            raise
         self._idle.append(worker)
-        return answer.result()
+        return ended
+
+    @staticmethod
+    def _withdraw(waiting: dict[str, Future[T]]) -> bool:
+        """Take back all calls but the first; return False if the first has ended meanwhile."""
+        for name, answer in [*waiting.items()][1:]:
+            if answer.cancel():
+                del waiting[name]
+        return len(waiting) == 1
+
+    def _note_late(self, name: str, answer: Future[Any]) -> None:
+        self._late.setdefault(name, []).append(answer)
+        self.times_late += 1
+
+
+def _here(calls: Mapping[str, Callable[[], T]]) -> dict[str, Future[T]]:
+    """Return the answers of calls in this thread."""
+    answers = {name: Future[T]() for name in calls}
+    for name, work in calls.items():
+        try:
+            answers[name].set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            answers[name].set_exception(error)
+    return answers
+
+
+def _noted(began: dict[str, float], name: str, work: Callable[[], T]) -> T:
+    began[name] = time.monotonic()
+    return work()
+
+
+def _failed(error: Exception) -> Future[Any]:
+    answer = Future[Any]()
+    answer.set_exception(error)
+    return answer
+
+
+def _wait_for(answer: Future[Any], seconds: float) -> None:
+    with suppress(TimeoutError):  # of the wait: an error of the work is its answer
+        answer.exception(timeout=max(0.0, seconds))
 
 
 class _Worker:
@@ -119,12 +195,19 @@ class _Worker:
         self.thread.start()
         weakref.finalize(self, self.calls.put, None).atexit = False
 
+    def ask(self, work: Callable[[], T]) -> Future[T]:
+        """Make a call after the earlier ones; return its answer, which can be cancelled."""
+        answer = Future[T]()
+        self.calls.put((partial(copy_context().run, work), answer))
+        return answer
+
 
 def _work(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
         work, answer = call
-        try:
-            answer.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised in the caller
-            answer.set_exception(error)
+        if answer.set_running_or_notify_cancel():  # else it was taken back
+            try:
+                answer.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
+                answer.set_exception(error)
         del call, work, answer  # keeps no object alive while waiting

@@ -7,6 +7,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -161,6 +162,7 @@ def screened(
     seconds = policy.time_for(len(batch))
     tally, outcomes = Tally(batch), dict[str, Outcome]()
     skipped, timings = list[Skipped](), dict[str, float]()
+    answers, took = _ask(detectors, in_force, batch, budget, seconds)
     for detector in detectors:
         name, start = detector.name, time.perf_counter()
         if name in in_force.waiting:
@@ -168,7 +170,7 @@ def screened(
             continue
         try:
             run = partial(_outcome, detector, in_force)
-            outcome = in_time(detector, batch, seconds, budget, run)
+            outcome = in_time(detector, batch, seconds, budget, run, answers[name])
         except OutOfTimeError as error:
             outcome = failure(name, batch, error)
             skipped.append(Skipped(detector=name, reason=crash(error)))
@@ -177,7 +179,7 @@ def screened(
             continue
         outcomes[name] = outcome
         tally.add(name, outcome)
-        timings[name] = time.perf_counter() - start
+        timings[name] = took.get(name, seconds or 0.0) + time.perf_counter() - start
     tally.find(_found_together(detectors, outcomes, in_force, batch.sources, budget, seconds))
     remarkable = excuse(batch, tally.decisions(policy))
     condemned = np.zeros(len(batch), dtype=np.bool_)
@@ -247,6 +249,26 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
     finally:
         for detector in comparing:
             detector.overlook(())
+
+
+def _ask(
+    detectors: Sequence[Detector],
+    in_force: InForce,
+    batch: Batch,
+    budget: TimeBudget,
+    seconds: float | None,
+) -> tuple[dict[str, Future[Outcome | Skipped]], dict[str, float]]:
+    """Return the answers of detectors about a batch, and the seconds that each took, by name."""
+    took: dict[str, float] = {}
+
+    def ask(detector: Detector) -> Outcome | Skipped:
+        start = time.perf_counter()
+        outcome = _outcome(detector, in_force, batch)
+        took[detector.name] = time.perf_counter() - start
+        return outcome
+
+    asked = [detector for detector in detectors if detector.name not in in_force.waiting]
+    return budget.call_each({one.name: partial(ask, one) for one in asked}, seconds), took
 
 
 def _outcome(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
@@ -453,8 +475,11 @@ def in_time(
     seconds: float | None,
     budget: TimeBudget,
     run: Callable[[Batch], Said],
+    answer: Future[Said] | None = None,
 ) -> Said | Outcome:
     """Return the result of a detector on a batch, except for entries that take too long.
+
+    ``answer`` is the answer about the whole batch, if it was asked already.
 
     If the batch takes too long and the detector judges each entry by itself, it judges one entry
     after the other. Together they get the time of the batch once more, and each a part of it.
@@ -462,7 +487,9 @@ def in_time(
     """
     name = detector.name
     try:
-        return budget.call(name, seconds, partial(run, batch))
+        return (
+            budget.call(name, seconds, partial(run, batch)) if answer is None else answer.result()
+        )
     except OutOfTimeError as error:
         if seconds is None or detector.traits.scope is not Scope.ENTRY or len(batch) == 1:
             raise
