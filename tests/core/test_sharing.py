@@ -24,11 +24,13 @@ from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import (
     CliqueDetector,
+    DisfluencyDetector,
     LabelCentroidDetector,
     LeadingQuestionDetector,
     MetaClaimDetector,
     TriggerPhraseDetector,
 )
+from ragshield_core.detectors.gibberish import detector as disfluency
 from ragshield_core.detectors.groups import detector as groups
 from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.learning.guard_state import GuardState
@@ -330,14 +332,23 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_one_process_finds_the_outliers_of_a_recalibration(url, tmp_path):
-    one, other = opened(url, fpr=RATE)
+@pytest.mark.parametrize(
+    ("detector", "measures"),
+    [
+        (CliqueDetector, "outliers"),
+        (LeadingQuestionDetector, "outliers"),
+        (DisfluencyDetector, "refresh"),
+    ],
+)
+def test_one_process_measures_for_all_in_a_recalibration(
+    url, tmp_path, detector, measures, monkeypatch
+):
+    monkeypatch.setattr(disfluency, "MIN_TOKENS", 1_000)
+    one, other = opened(url, detectors=detector, fpr=RATE)
     one.adopt(passages(300, 1), at_most=0.2)
     other.writes.catch_up()
-    outliers = mock.patch.object(
-        CliqueDetector, "outliers", autospec=True, side_effect=CliqueDetector.outliers
-    )
-    with outliers as asked:
+    called = getattr(detector, measures)
+    with mock.patch.object(detector, measures, autospec=True, side_effect=called) as asked:
         one.learn(passages(80, 2, "new"))
         one.writes.settled()
         assert (before := asked.call_count) > 0

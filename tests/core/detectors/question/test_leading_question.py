@@ -364,6 +364,25 @@ def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
     assert (detector.score(entries(encyclopaedia(50), "plain")) < 0.0).sum() >= 45
 
 
+def test_what_a_copy_doubts_counts_in_a_detector_that_has_learned_more():
+    copy, _ = adopted(12)
+    store = entries([*encyclopaedia(988), *MALFORMED[:12]])
+    detector, expected = (LeadingQuestionDetector().fit(store) for _ in range(2))
+    expected.outliers(store)
+    later = entries(faq(60), "later")
+    for one in (detector, expected):
+        one.learn(later)
+    more = entries(MALFORMED[12:20], "more")
+    assert detector.score(more).tolist() != expected.score(more).tolist()
+    detector.take_usual(*detector.usual(copy))
+    assert detector.score(more).tolist() == expected.score(more).tolist()
+    nothing_doubted, _ = adopted(0)
+    detector.take_usual(*detector.usual(nothing_doubted))
+    trusting = LeadingQuestionDetector().fit(store)
+    trusting.learn(later)
+    assert detector.score(more).tolist() == trusting.score(more).tolist()
+
+
 @pytest.mark.parametrize("n", [0, 3, 100], ids=["none", "a few", "the habit here"])
 def test_malformed_questions_at_other_rates_are_not_doubted(n):
     detector, doubtful = adopted(n)
