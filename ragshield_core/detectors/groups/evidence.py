@@ -363,7 +363,9 @@ class GroupEvidence:
         group = self.members[:, rows, : SIZES[-1] - 1]
         place = self.overlay.places(group)
         mine = np.arange(len(self.numbers))[rows]
-        self.find_contrast(np.union1d(mine, place[place >= 0]))
+        wanted = np.zeros(len(self.numbers), dtype=np.bool_)
+        wanted[mine] = wanted[place[place >= 0]] = True
+        self.find_contrast(np.flatnonzero(wanted))
         self._find_agreement(mine)
         self._look_beyond(group[(group >= 0) & (place < 0)])
         columns = []

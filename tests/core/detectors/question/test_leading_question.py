@@ -364,7 +364,7 @@ def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
     assert (detector.score(entries(encyclopaedia(50), "plain")) < 0.0).sum() >= 45
 
 
-def test_what_a_copy_doubts_counts_in_a_detector_that_has_learned_more():
+def test_doubts_of_an_earlier_copy_are_taken_over():
     copy, _ = adopted(12)
     store = entries([*encyclopaedia(988), *MALFORMED[:12]])
     detector, expected = (LeadingQuestionDetector().fit(store) for _ in range(2))
