@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterable
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +37,11 @@ def _modules_of_a_test(tmp_path_factory):
     written = str(tmp_path_factory.getbasetemp())
     for name in sys.modules.keys() - before:
         module = sys.modules[name]
-        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        paths = getattr(module, "__path__", ())  # of torch.classes it is no sequence
+        places = [
+            getattr(module, "__file__", None),
+            *(paths if isinstance(paths, Iterable) else ()),
+        ]
         if any(str(place).startswith(written) for place in places):
             del sys.modules[name]
 
