@@ -360,7 +360,7 @@ class GroupEvidence:
 
     def tied(self, rows: slice | NDArray[np.intp]) -> dict[Channel, Raw]:
         """Return the evidence of rows by channel, limited to the best of the other members."""
-        group = self.members[:, rows, : SIZES[-1] - 1]
+        group = by_rank(self.members[:, rows, : SIZES[-1] - 1])
         place = self.overlay.places(group)
         mine = np.arange(len(self.numbers))[rows]
         wanted = np.zeros(len(self.numbers), dtype=np.bool_)
@@ -372,8 +372,8 @@ class GroupEvidence:
         for name, figures in self._figures._asdict().items():
             own = figures[:, rows]
             if name != "agreed":  # which involves other members already
-                theirs = self._of(name, group, place)
-                best = [theirs[:, :, : size - 1, c].max(axis=-1) for c, size in enumerate(SIZES)]
+                theirs = self.of(name, group, place)
+                best = [theirs[: size - 1, :, :, c].max(axis=0) for c, size in enumerate(SIZES)]
                 own = np.minimum(own, np.stack(best, axis=-1))
             columns.append(own)
         return self._by_channel(Raw(*columns))
@@ -539,15 +539,15 @@ class GroupEvidence:
     def _contrast(self, rows: NDArray[np.intp]) -> None:
         tight = self.tight[:, rows]
         others = np.s_[: SIZES[-1] - 1 + SURROUNDINGS]
-        members, nearness = self.members[:, rows, others], self.nearness[:, rows, others]
-        theirs = self.of("tight", members)
+        members = by_rank(self.members[:, rows, others])
+        theirs = self.of("tight", members, self.overlay.places(members))
         if self._held is not None:  # entries in quarantine do not make a group look usual
             theirs[self._held.waits(members)] = 0.0
         # The surroundings count at most as much as their own nearness to the entry.
-        reached = np.minimum(theirs, nearness[..., None])
+        reached = np.minimum(theirs, by_rank(self.nearness[:, rows, others])[..., None])
         for figures, counted in ((self._figures.near, reached), (self._figures.far, theirs)):
             around = [
-                counted[:, :, size - 1 : size - 1 + SURROUNDINGS, column].max(axis=-1)
+                counted[size - 1 : size - 1 + SURROUNDINGS, :, :, column].max(axis=0)
                 for column, size in enumerate(SIZES)
             ]
             figures[:, rows] = rounded(tight - np.stack(around, axis=-1), FIGURE_STEPS)
@@ -572,30 +572,31 @@ class GroupEvidence:
         seen[:, without] = 0.0
         return seen
 
-    def of(self, part: str, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return evidence by channel and entry number, with a last axis of sizes.
-
-        ``numbers`` have a first axis of channels; 0 for a negative number.
-        """
-        return self._of(part, numbers, self.overlay.places(numbers))
-
-    def _of(
+    def of(
         self, part: str, numbers: NDArray[np.integer[Any]], place: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        channel = np.arange(len(numbers)).reshape(-1, *[1] * (numbers.ndim - 1))
-        here = getattr(self._figures, part)[channel, place]
+        """Return evidence by entry number, with a last axis of sizes; 0 for a negative number.
+
+        ``numbers``, and their places in the overlay, have shape (n_ranks, n_channels, n).
+        """
+        figures: NDArray[np.float32] = getattr(self._figures, part)
+        n_channels, n, _ = figures.shape
+        # Rows of one long table are taken in a tenth of the time.
+        at = place + np.arange(0, n_channels * n, n)[:, None] if n else place
+        here = figures.reshape(n_channels * n, -1).take(at, axis=0)
         outside = (place < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
             if part in self._standing:
-                for own, them, named, one in zip(
-                    here, outside, numbers, self._with_edges, strict=True
-                ):
-                    own[them] = self._standing[part][one][named[them]]
+                slots = np.where(outside, numbers, 0)
+                for row, channel in enumerate(self._with_edges):
+                    theirs = self._standing[part][channel].take(slots[:, row], axis=0)
+                    np.copyto(here[:, row], theirs, where=outside[:, row, :, None])
             elif self._beyond is not None:
-                beyond = self._beyond.of(part, np.where(outside, numbers, -1))
-                here[outside] = beyond[outside]
+                place = self._beyond.overlay.places(np.where(outside, numbers, -1))
+                theirs = self._beyond.of(part, numbers, place)
+                np.copyto(here, theirs, where=outside[..., None])
         here[numbers < 0] = 0.0
-        return np.asarray(here)
+        return here
 
 
 def _in_parts(do: Callable[[NDArray[np.intp]], None], rows: NDArray[np.intp]) -> None:
@@ -605,6 +606,11 @@ def _in_parts(do: Callable[[NDArray[np.intp]], None], rows: NDArray[np.intp]) ->
             do(rows)
         return
     in_threads(do, [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)])
+
+
+def by_rank(members: NDArray[Any]) -> NDArray[Any]:
+    """Return members, shape (n_channels, n, n_ranks), with the ranks first."""
+    return np.ascontiguousarray(np.moveaxis(members, -1, 0))
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:
