@@ -171,8 +171,9 @@ def _shared(
     cells = items * _FIRST
     cells >>= np.uint64(64 - COLUMN_BITS)
     cells |= owner.astype(np.uint64) << np.uint64(COLUMN_BITS)
-    # NumPy sorts numbers many times faster than a sparse matrix sorts its rows.
-    cells.sort()
+    # NumPy sorts numbers many times faster than a sparse matrix sorts its rows. They ascend already
+    # by owner: a stable sort takes a third of the time of a quick one.
+    cells.sort(kind="stable")
     distinct = np.ones(len(cells), dtype=np.bool_)
     np.not_equal(cells[1:], cells[:-1], out=distinct[1:])
     cells = cells[distinct]

