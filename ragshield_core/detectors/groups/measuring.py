@@ -107,7 +107,7 @@ def _gathered(
         newcomers = known.newcomers_by_turn(overlay)
     if known.families:
         kin_before = known.kin
-        # For the nearness alone: what is given as tightness is not read.
+        # Only the nearness is needed; the given tightness is not read.
         unread = dict.fromkeys(CHANNELS, np.zeros((len(overlay.numbers), len(SIZES)), np.float32))
         nearest = known.evidence(overlay, channels=("same", "cross"), tightness=unread)
         known.kin = Kin(nearest["same"].nearness[:, 0], nearest["cross"].nearness[:, 0])
