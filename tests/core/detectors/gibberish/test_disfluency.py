@@ -217,6 +217,19 @@ def test_the_rule_is_taken_from_held_out_entries(fitted):
     assert fitted.traits.floor <= fitted.default_threshold
 
 
+def test_usual_values_of_a_copy_are_taken_over():
+    copy, detector = DisfluencyDetector(), DisfluencyDetector()
+    for one in (copy, detector):
+        one.learn(CASE.known)
+    copy.refresh(CASE.known)
+    copy.default_threshold += 1.5
+    languages = detector.state()[0]["languages"]["usual"]
+    detector.take_usual(*detector.usual(copy))
+    assert detector.default_threshold == copy.default_threshold
+    assert detector.state()[0] == copy.state()[0]
+    assert detector.state()[0]["languages"]["usual"] != languages
+
+
 def test_texts_without_words_score_nothing(fitted):
     np.testing.assert_array_equal(fitted.score(entries(["", " \n\t", "\x00"])), 0.0)
     assert fitted.explain(entries([""]), [0])[0].span is None

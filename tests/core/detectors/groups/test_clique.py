@@ -214,6 +214,14 @@ def test_sample_with_few_kin_keeps_the_lineage_baseline():
     assert detector.state()[0]["families"]
 
 
+def test_kin_are_weighed_by_the_nearest_entries_within_and_across_documents():
+    known = CliqueDetector().fit(KNOWN)._known
+    evidence = known.evidence(known.graph.part(known.graph.present))
+    same, cross = (evidence[channel].nearness[:, 0] for channel in ("same", "cross"))
+    np.testing.assert_array_equal(known.kin.state(), group_evidence.Kin(same, cross).state())
+    assert same.any()
+
+
 @pytest.mark.slow
 def test_families_that_a_copy_finds_count_for_entries_that_came_meanwhile():
     lonely = replace(KNOWN, lineages=KNOWN.ids).take(range(400))

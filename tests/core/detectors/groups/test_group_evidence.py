@@ -259,6 +259,35 @@ def test_a_channel_has_the_same_evidence_alone_and_with_the_others(channel):
         np.testing.assert_array_equal(one, other, err_msg=part)
     for column, expected in zip(together[channel], alone[channel], strict=True):
         np.testing.assert_array_equal(column, expected)
+    words = [
+        [one.agreed(channel, row, 3) for row in range(len(overlay.numbers))]
+        for one in (alone, together)
+    ]
+    said = [[one and (one.words.tolist(), one.numbers.tolist()) for one in each] for each in words]
+    assert said[0] == said[1]
+    assert any(said[0])
+
+
+def test_the_bond_of_a_suspect_is_its_nearness_to_the_nearest_suspects_of_its_group():
+    graph = graph_of(corpus(4, n=60))
+    evidence = evidence_of(graph)
+    none = np.empty(0)
+    nobody = Held.of(
+        graph,
+        none.astype(np.int64),
+        none.astype(np.float32),
+        none.astype(np.bool_),
+        evidence.tightness(),
+    )
+    rows = np.array([3, *evidence["cross"].members[3, :2].tolist(), 40])
+    held = nobody.suspecting(rows, evidence)
+    for place, channel in enumerate(CHANNELS):
+        found = evidence[channel]
+        for number, bond in zip(held.numbers.tolist(), held.bonds[place].tolist(), strict=True):
+            group = found.members[number, : SIZES[-1] - 1].tolist()
+            mates = [rank for rank, member in enumerate(group) if member in rows][:2] or [0]
+            assert bond == min(found.nearness[number, rank] for rank in mates)
+    assert held.bonds.all(axis=1).any()
 
 
 def test_a_channel_without_edges_has_no_evidence():

@@ -89,6 +89,14 @@ def test_several_phrases_are_told_apart(detector):
         assert phrase in sentence
 
 
+def test_a_phrase_is_quoted_from_an_entry_that_has_it(detector):
+    rows = range(7, 200, 20)
+    batch = planted(passages(200, 2), rows, PHRASES[1])
+    assert found(detector, batch) == set(rows)
+    for evidence in detector.explain(batch, [7, 187]):
+        assert PHRASES[1] in evidence.sentence
+
+
 @pytest.mark.parametrize("disguise", [disguise_phrase, vary_phrase])
 def test_disguises_and_changed_words_do_not_hide_it(detector, disguise):
     rows = range(0, 200, 10)
