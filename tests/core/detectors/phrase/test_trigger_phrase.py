@@ -89,14 +89,6 @@ def test_several_phrases_are_told_apart(detector):
         assert phrase in sentence
 
 
-def test_a_phrase_is_quoted_from_an_entry_that_has_it(detector):
-    rows = range(7, 200, 20)
-    batch = planted(passages(200, 2), rows, PHRASES[1])
-    assert found(detector, batch) == set(rows)
-    for evidence in detector.explain(batch, [7, 187]):
-        assert PHRASES[1] in evidence.sentence
-
-
 @pytest.mark.parametrize("disguise", [disguise_phrase, vary_phrase])
 def test_disguises_and_changed_words_do_not_hide_it(detector, disguise):
     rows = range(0, 200, 10)
@@ -237,7 +229,7 @@ def test_a_phrase_around_a_changing_word_is_quoted_with_it(detector):
 def test_retroactive_findings_skip_trusted_and_held_entries(detector):
     early, late = passages(100, 2, "early"), passages(100, 3, "late")
     early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
-    late = planted(late, range(0, 27, 3), "word3 blue heron")
+    late = planted(late, range(3, 30, 3), "word3 blue heron")
     detector.learn(early.take(range(1, 100)))
     detector.remember_held(early.take([0]))
     nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > THRESHOLD
