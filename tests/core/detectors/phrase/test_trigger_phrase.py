@@ -229,7 +229,7 @@ def test_a_phrase_around_a_changing_word_is_quoted_with_it(detector):
 def test_retroactive_findings_skip_trusted_and_held_entries(detector):
     early, late = passages(100, 2, "early"), passages(100, 3, "late")
     early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
-    late = planted(late, range(3, 30, 3), "word3 blue heron")
+    late = planted(late, range(72, 99, 3), "word3 blue heron")
     detector.learn(early.take(range(1, 100)))
     detector.remember_held(early.take([0]))
     nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > THRESHOLD
