@@ -81,9 +81,6 @@ class TimeBudget:
         OutOfTimeError
             If it takes longer, or too many earlier calls in that name have not ended.
         """
-        if seconds is None:
-            self._check(name)
-            return work()
         return self.call_each({name: work}, seconds)[name].result()
 
     def call_each(

@@ -124,8 +124,6 @@ class Shared(NamedTuple):
 
     def times(self, n: int, n_rows: int) -> Shared:
         """Return ``n`` copies of the words of ``n_rows`` entries, one after the other."""
-        if n == 1:
-            return self
         row = (self.row + np.arange(0, n * n_rows, n_rows, dtype=np.int32)[:, None]).ravel()
         return Shared(row, np.tile(self.word, n), np.tile(self.had, n))
 

@@ -147,7 +147,7 @@ class Held(NamedTuple):
         mates[~mates.any(axis=-1), 0] = True  # no known group: use the nearest entry
         near = evidence.nearness[:, rows, : group.shape[-1]]
         bonds = np.zeros((len(CHANNELS), len(numbers)), dtype=np.float32)
-        bonds[evidence.places] = np.where(mates, near, np.float32(np.inf)).min(axis=-1)
+        bonds[evidence.channel_numbers] = np.where(mates, near, np.float32(np.inf)).min(axis=-1)
         others = ~np.isin(self.numbers, numbers)
         columns = (
             (self.numbers, numbers),
@@ -269,8 +269,8 @@ class GroupEvidence:
     words of the entries are not read.
 
     All channels are measured together: for a single new entry, an operation on an array costs more
-    than its work. Arrays have a first axis of the channels that have edges, :attr:`places` in
-    :data:`CHANNELS`.
+    than its work. Arrays have a first axis of the channels that have edges; their places in
+    :data:`CHANNELS` are :attr:`channel_numbers`.
     """
 
     def __init__(  # noqa: PLR0913 - of one overlay
@@ -299,8 +299,8 @@ class GroupEvidence:
             for one in self.channels
             if one == "cross" or (families and (one == "same" or kin is not None))
         )
-        self.places = np.array([CHANNELS.index(one) for one in self._with_edges], dtype=np.intp)
-        m, n = len(self.places), len(overlay.numbers)
+        self.channel_numbers = np.array(list(map(CHANNELS.index, self._with_edges)), dtype=np.intp)
+        m, n = len(self._with_edges), len(overlay.numbers)
         self.members = np.full((m, n, K), -1, dtype=np.int32)  # see ChannelEvidence
         self.nearness = np.zeros((m, n, K), dtype=np.float32)
         self._unordered = np.zeros((m, n, K), dtype=np.float32)  # in the order of the lists
@@ -339,13 +339,10 @@ class GroupEvidence:
 
     def __getitem__(self, channel: Channel) -> ChannelEvidence:
         """Return the groups of all rows in one channel."""
-        figures = ChannelEvidence(self.members, self.nearness, self.tight)
-        if channel in self._with_edges:
-            place = self._with_edges.index(channel)
-            return ChannelEvidence(*(column[place] for column in figures))
-        shapes = (column.shape[1:] for column in figures)
-        members, *others = (np.zeros(shape, dtype=np.float32) for shape in shapes)
-        return ChannelEvidence(np.full(members.shape, -1, dtype=np.int32), *others)
+        found = self._in(channel, (self.members, self.nearness, self.tight))
+        if channel not in self._with_edges:
+            found[0] -= 1  # no members
+        return ChannelEvidence(*found)
 
     def tightness(self) -> dict[Channel, NDArray[np.float32]]:
         """Return the tightness of all rows, by channel."""
@@ -356,7 +353,7 @@ class GroupEvidence:
         rows = np.arange(len(self.numbers))
         self.find_contrast(rows)
         self._find_agreement(rows)
-        return self._by_channel(self._figures)
+        return {one: Raw(*self._in(one, self._figures)) for one in self.channels}
 
     def tied(self, rows: slice | NDArray[np.intp]) -> dict[Channel, Raw]:
         """Return the evidence of rows by channel, limited to the best of the other members."""
@@ -376,18 +373,14 @@ class GroupEvidence:
                 best = [theirs[: size - 1, :, :, c].max(axis=0) for c, size in enumerate(SIZES)]
                 own = np.minimum(own, np.stack(best, axis=-1))
             columns.append(own)
-        return self._by_channel(Raw(*columns))
+        return {one: Raw(*self._in(one, columns)) for one in self.channels}
 
-    def _by_channel(self, figures: Raw) -> dict[Channel, Raw]:
-        """Return figures, whose first axis are the channels with edges, by channel."""
-        found: dict[Channel, Raw] = {}
-        for channel in self.channels:
-            if channel in self._with_edges:
-                place = self._with_edges.index(channel)
-                found[channel] = Raw(*(column[place] for column in figures))
-            else:
-                found[channel] = Raw(*np.zeros((len(PARTS), *figures.tight.shape[1:]), np.float32))
-        return found
+    def _in(self, channel: Channel, columns: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the parts of columns that belong to a channel: zeros if it has no edges."""
+        if channel not in self._with_edges:
+            return [np.zeros(column.shape[1:], dtype=column.dtype) for column in columns]
+        at = self._with_edges.index(channel)
+        return [column[at] for column in columns]
 
     def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
         """Gather the evidence of members, which are outside the overlay, if it is not stored."""
@@ -413,8 +406,8 @@ class GroupEvidence:
         if self.newcomers is None or channel not in self._with_edges:
             return None
         rows = np.arange(row, row + 1)
-        place = self._with_edges.index(channel)
-        return self.newcomers.agreed(row, self._mates(rows)[place], size - 1)
+        (mates,) = self._in(channel, [self._mates(rows)])
+        return self.newcomers.agreed(row, mates, size - 1)
 
     def _tightness(self, rows: NDArray[np.intp], before: GroupEvidence | None) -> None:
         overlay = self.overlay
@@ -468,7 +461,7 @@ class GroupEvidence:
         near = nearness(self.overlay.graph.relative(lists.similarities), copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
-            self._held.step_aside(lists.slots, near, self.places)
+            self._held.step_aside(lists.slots, near, self.channel_numbers)
         return near
 
     def _tightness_of(
@@ -476,7 +469,7 @@ class GroupEvidence:
     ) -> NDArray[np.float32]:
         """Return the tightness per group size, given the other members and their nearness.
 
-        ``channel``, shape (n,), are places in :attr:`places`.
+        ``channel``, shape (n,), are places in the axis of channels.
         """
         between = self._between(group, channel)
         tight = np.empty((len(group), len(SIZES)), dtype=np.float32)

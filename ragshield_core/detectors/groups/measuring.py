@@ -191,7 +191,7 @@ def _with_groups(
     while suspected.any():
         held = nobody.suspecting(np.flatnonzero(suspected), evidence)
         place = held.find(evidence.members)
-        bonds = held.bonds[evidence.places[:, None, None], place]
+        bonds = held.bonds[evidence.channel_numbers[:, None, None], place]
         theirs = (place >= 0) & (evidence.nearness >= bonds)
         joined = suspected | (theirs.sum(axis=-1) >= NEAREST_SUSPECTS).any(axis=0)
         if (joined == suspected).all():

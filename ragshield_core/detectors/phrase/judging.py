@@ -219,7 +219,7 @@ def judge(
         kept = ~_of_templates(memory, batch, holding, len(candidates), overlooked, detector)
         holding = holding.take(kept)
         holders, owner = np.unique(holding.rows, return_inverse=True)
-        new, old = holders[holders < n_batch], holders[holders >= n_batch] - n_batch
+        new, old = _parted(holders, n_batch)
         places = {name: np.concatenate([mine[name][new], recent[name][old]]) for name in PLACES}
         scored, reasons = np.full(len(holders), -np.inf), np.full(len(holders), -1)
         holding = holding._replace(rows=owner)
@@ -304,7 +304,7 @@ def _holding(
     rows = np.concatenate([grams.rows[mine], rows[there] + n_batch])
     which = np.concatenate([place, which[there]])
     holders, owner = np.unique(rows, return_inverse=True)
-    new, old = holders[holders < n_batch], holders[holders >= n_batch] - n_batch
+    new, old = _parted(holders, n_batch)
     copies = copies_in(np.concatenate([grams.sketches()[new], recent["sketch"][old]]))
     numbers: dict[str, int] = {}
     lineages = np.array(
@@ -320,6 +320,11 @@ def _holding(
     rows, which, owner = rows[order], which[order], owner[order]
     by_lineage = np.unique(which * len(lineages) + lineages[owner], return_inverse=True)[1]
     return Holding(rows, which, copies[owner], by_lineage, np.zeros(len(rows), dtype=np.bool_))
+
+
+def _parted(rows: NDArray[np.int64], n_batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of the batch among rows, and the places of the others in recent entries."""
+    return rows[rows < n_batch], rows[rows >= n_batch] - n_batch
 
 
 def _of_templates(
