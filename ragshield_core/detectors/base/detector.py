@@ -192,7 +192,11 @@ class UsesEmbedder(ABC):
 
 
 class SharesUsual(ABC):
-    """A detector that needs long to measure usual values: one process measures them for all."""
+    """A detector whose usual values or outliers take long: one process measures them for all.
+
+    Reading the texts of a sample is long. Without this class, each process measures under its lock,
+    and all writers wait.
+    """
 
     @abstractmethod
     def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
