@@ -12,6 +12,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from ragshield_core.text.lexicon import plain_words
+
 # Vowel points and accents, which people may leave out; vowel signs of Indic scripts are letters.
 _ACCENTS = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0640\u093c\u09bc\u200b-\u200f]"
@@ -32,10 +34,13 @@ LETTERS = 20
 
 def folded(text: str) -> str:
     """Return the words of a text in lower case without accents, with a blank around each."""
-    if not text.isascii():
+    if text.isascii():
+        words = plain_words(text.lower())
+    else:
         text = unicodedata.normalize("NFKD", text.casefold())
         text = unicodedata.normalize("NFC", _ACCENTS.sub("", text)).translate(_ALIKE)
-    return f" {' '.join(_WORD.findall(text.lower()))} "
+        words = _WORD.findall(text.lower())
+    return f" {' '.join(words)} "
 
 
 @cache

@@ -115,10 +115,13 @@ def _passage(text: str) -> PlayedRoles:
     words = plain_words(plain) if word is _WORD else word.findall(plain)
     letters = [] if word is _WORD else [n for n, each in enumerate(words) if _LETTER.match(each)]
     bits = roles().lexicon.ideas(words)
-    starts = [match.start() for match in word.finditer(plain)]
-    items = [bisect_left(starts, match.end()) for match in _ITEM.finditer(plain)]
-    for match in _DENIED.finditer(plain):
-        bits[bisect_left(starts, match.start())] |= roles().denied
+    items = [match.end() for match in _ITEM.finditer(plain)]
+    denied = [match.start() for match in _DENIED.finditer(plain)]
+    if items or denied:
+        starts = [match.start() for match in word.finditer(plain)]
+        items = [bisect_left(starts, end) for end in items]
+        for at in denied:
+            bits[bisect_left(starts, at)] |= roles().denied
     played = [(n, each) for n, each in enumerate(bits) if each]
     return PlayedRoles(played, len(words), items, letters)
 

@@ -183,17 +183,19 @@ class IdeaModel:
         self.stopwords: dict[str, frozenset[str]] = {
             language: frozenset(words.split()) for language, words in data["stopwords"].items()
         }
-        self.lexicons = {
-            language: Lexicon(
+        phrases = {
+            language: [
                 (phrase, 1 << self.number[concept])
                 for concept, words in data["concepts"].items()
                 for phrase in "|".join(
                     words[key] for key in ("any", language) if words.get(key)
                 ).split("|")
-            )
+            ]
             for language in LANGUAGES
             if language != "zh"
         }
+        self.lexicons = {language: Lexicon(listed) for language, listed in phrases.items()}
+        self.all_languages = Lexicon(chain.from_iterable(phrases.values()))
         self.chinese: dict[str, int] = {}
         for concept, words in data["concepts"].items():
             for phrase in filter(None, words.get("zh", "").lower().split("|")):
@@ -243,9 +245,13 @@ class IdeaModel:
         """Return ideas as bits."""
         return sum(1 << self.number[name] for name in names)
 
+    def _few(self, mask: int) -> bool:
+        """Return whether a sentence has too few ideas to be an order."""
+        return (mask & self.anchors).bit_count() < MIN_IDEAS
+
     def _dull(self, mask: int) -> bool:
         """Return whether a sentence has too few ideas for their order to matter."""
-        if (mask & self.anchors).bit_count() < MIN_IDEAS:
+        if self._few(mask):
             return True
         return self.gate_bias + sum(self.gate.get(n, 0.0) for n in _numbers(mask)) < 0.0
 
@@ -256,7 +262,7 @@ class IdeaModel:
             total += self.single.get(number, 0.0)
             pairs = self.pairs.get(number)
             if pairs:
-                total += sum(pairs.get(other, 0.0) for other in present)
+                total += sum(map(pairs.__getitem__, filter(pairs.__contains__, present)))
         return total
 
     def reasons(self, mask: int) -> list[str]:
@@ -274,11 +280,14 @@ class IdeaModel:
         votes, near = self._near(words, None)
         return near[0] if len(near) == 1 else self._most(words, votes, near)[0]
 
-    def _read(self, words: Sequence[str], usual: str) -> tuple[str, list[int]]:
-        """Return the language of words, and the ideas of each word in it."""
+    def _read(self, words: Sequence[str], usual: str) -> list[int]:
+        """Return the ideas of each word in the language of the words, none if they are too few."""
         if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
-            return "en", self.lexicons["en"].ideas(words)
-        return self._most(words, *self._near(words, usual))
+            return self.lexicons["en"].ideas(words)
+        # Most sentences have too few ideas in all languages together.
+        if self._few(reduce(or_, self.all_languages.ideas(words), 0)):
+            return []
+        return self._most(words, *self._near(words, usual))[1]
 
     def _near(self, words: Sequence[str], usual: str | None) -> tuple[dict[str, int], list[str]]:
         """Return the votes for each language, and the languages that words may be in."""
@@ -310,11 +319,9 @@ class IdeaModel:
             if self.dull(reduce(or_, bits, 0)):
                 return 0
         else:
-            _, bits = self._read(words, usual)
+            bits = self._read(words, usual)
             mask = reduce(or_, bits, 0)
-            if self.dull(mask) and not (
-                bits and bits[0] & self.openings and (mask & self.anchors).bit_count() >= MIN_IDEAS
-            ):
+            if self._few(mask) or (self.dull(mask) and not bits[0] & self.openings):
                 return 0
             tokens = _TOKEN.findall(plain)
             left = iter(bits)

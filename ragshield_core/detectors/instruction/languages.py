@@ -7,9 +7,10 @@ A data file holds, for each language, the beginnings of words that stand for an 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any, NamedTuple
 
 import re2
@@ -20,6 +21,11 @@ from ragshield_core.text.languages import folded, languages_of
 ORDER, TALK = 2.0, 1.0
 # Two neighbouring sentences are read together up to this many characters.
 JOINED = 260
+# Ideas that few texts express. Each order has one of them, so that most texts are not read closely.
+RARE = (
+    *("answer_with", "authority", "conceal", "dismiss", "meta", "new_role"),
+    *("recommend", "remember", "reply", "reveal", "send_or_call", "whatever_is_asked"),
+)
 # Number of cached combinations of ideas: most sentences have one of a few.
 COMBINATIONS = 10_000
 
@@ -76,7 +82,11 @@ def order_in(text: str, spans: Sequence[tuple[int, int]]) -> FoundOrder | None:
     """
     before: tuple[int, dict[str, set[str]]] | None = None
     found: FoundOrder | None = None
-    for start, end in _pieces(text, spans):
+    pieces = list(_pieces(text, spans))
+    plain = "".join(folded(text[start:end]) for start, end in pieces)
+    if plain.isascii() and not _rare().search(plain):
+        return None
+    for start, end in pieces:
         here = _ideas_in(text[start:end])
         joined = before is not None and end - before[0] <= JOINED
         for name, ideas in here.items():
@@ -118,12 +128,19 @@ def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
 @cache
 def _patterns() -> dict[str, Any]:
     """Return, for each language except English, a pattern of all beginnings of words of ideas."""
-    found = {}
-    for name, language in _known()[0].items():
-        stems = sorted({stem for stem, _ in language})
-        if stems:
-            found[name] = re2.compile("|".join(map(re2.escape, stems)))
-    return found
+    languages = _known()[0].items()
+    return {name: _any_of(stem for stem, _ in known) for name, known in languages if known}
+
+
+@cache
+def _rare() -> Any:
+    """Return a pattern of the beginnings of words of rare ideas, of those in ASCII."""
+    known = chain.from_iterable(_known()[0].values())
+    return _any_of(stem for stem, idea in known if idea in RARE and stem.isascii())
+
+
+def _any_of(stems: Iterable[str]) -> Any:
+    return re2.compile("|".join(map(re2.escape, sorted(set(stems)))))
 
 
 def n_ideas_in(sentence: str) -> int | None:
