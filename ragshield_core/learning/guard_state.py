@@ -248,7 +248,9 @@ class GuardState:
     def frozen(self) -> tuple[str, dict[str, NDArray[Any]]]:
         """Return the whole present state, as JSON and arrays that later changes do not reach."""
         values, arrays = self.to_parts()
-        return json.dumps(values, separators=(",", ":")), {n: a.copy() for n, a in arrays.items()}
+        # Arrays that nobody can write to are lent for good, as vectors are.
+        kept = {name: a.copy() if a.flags.writeable else a for name, a in arrays.items()}
+        return json.dumps(values, separators=(",", ":")), kept
 
     def thawed(self, values: str, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return a copy from the result of :meth:`frozen`, for measurements beside this state.

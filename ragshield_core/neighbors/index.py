@@ -27,6 +27,11 @@ from ragshield_core.neighbors.slots import Slots, packed, unpacked
 # Up to about this many entries, comparing with all of them takes no longer than lists, which miss
 # some neighbours.
 EXACT_UP_TO = 25_000
+# After the add of few entries, lists may be made later: from twice as many entries on, or in lists
+# that are twice as long. Until then, a search takes up to twice as long.
+LATE = 2.0
+# An add of a larger share of the entries takes as long as making the lists.
+MANY = 0.125
 # Rows that are searched for at once, in threads.
 QUERY_ROWS = 4_096
 
@@ -62,9 +67,11 @@ class NeighborIndex(Slots):
         Length of a vector.
     exact_up_to
         Number of entries up to which every search compares with every entry. Above it, entries are
-        sorted into lists and searches are approximate. The :meth:`add` that crosses the line makes
-        the lists, a later one renews them once outgrown; this takes seconds for 100,000 entries and
-        about a minute for a million. Below half of it, lists are dropped. ``None``: the default.
+        sorted into lists, and searches are approximate. This takes seconds for 100,000 entries and
+        about a minute for a million: after the :meth:`add` of a few entries, :meth:`sort` does it,
+        or another index in the background, see :meth:`take_lists`. An add of many does it itself,
+        and one of few if it is overdue. Below half of the number, lists are dropped. ``None``: the
+        default.
 
     Notes
     -----
@@ -132,14 +139,15 @@ class NeighborIndex(Slots):
         self.columns["vector"][slots] = embeddings
         if self.lists is not None:
             self.lists.add(slots, embeddings)
-        self._sort_if_needed()
+        self.sort(late=1.0 if len(ids) > MANY * len(self) else LATE)
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Remove entries and return their slots; refuse all if an id is unknown or repeated."""
         slots = self.take_back(ids)
+        self.columns.own("vector")
         self.columns["vector"][slots] = np.nan
-        self._sort_if_needed()
+        self.sort(late=LATE)
         return slots
 
     def compact(self) -> NDArray[np.int64]:
@@ -177,19 +185,35 @@ class NeighborIndex(Slots):
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays without objects."""
-        slots = self.present
-        values: dict[str, Any] = {
-            "dim": self.dim,
-            "exact_up_to": self.exact_up_to,
-            "capacity": self.capacity,
-        }
-        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self.columns["vector"][slots]}
-        arrays |= packed(self.ids)
+        values: dict[str, Any] = {"dim": self.dim, "exact_up_to": self.exact_up_to}
+        values["capacity"] = self.capacity
+        slots, columns = self.present, self.columns
+        vectors = columns.lent("vector") if len(slots) == len(columns) else columns["vector"][slots]
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": vectors}
         if self.lists is not None:
             values |= {"reach": self.lists.reach, "n_sorted": self._n_sorted}
-            arrays["lists"] = self.lists.numbers_of(slots)
-            arrays["centroids"] = self.lists.centroids.copy()
-        return values, arrays
+            arrays |= self.lists.state(slots)
+        return values, arrays | packed(self.ids)
+
+    def lists_from(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the lists that an earlier copy has made since, nothing if it made none.
+
+        Nor are there any if entries were renumbered meanwhile.
+        """
+        new = earlier.lists is not None and earlier._n_sorted != self._n_sorted
+        ids = zip(self._ids, earlier._ids, strict=False)
+        if not new or not all(mine is None or mine == theirs for mine, theirs in ids):
+            return {}, {}
+        assert earlier.lists is not None  # noqa: S101 - see above
+        values = {"reach": earlier.lists.reach, "n_sorted": earlier._n_sorted}
+        return values, earlier.lists.state(earlier.present)
+
+    def take_lists(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the result of :meth:`lists_from`."""
+        lists, present = InvertedLists.saved(values["reach"], arrays, self.dim), self.present
+        later = present[present > arrays["slots"].max(initial=-1)]
+        lists.add(later, self.columns["vector"][later])
+        self.lists, self._n_sorted = lists, whole(values["n_sorted"])
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -203,19 +227,19 @@ class NeighborIndex(Slots):
             index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
             index._n_sorted = whole(values["n_sorted"])
         else:
-            index._sort_if_needed()
+            index.sort()
         return index
 
-    def _sort_if_needed(self) -> None:
-        """Make, renew or drop the lists if the number of entries requires it."""
+    def sort(self, *, late: float = 1.0) -> None:
+        """Make, renew or drop the lists if the entries require it, ``late`` times over."""
         n = len(self)
         if self.lists is None:
-            wanted = n > self.exact_up_to
+            wanted = n > late * self.exact_up_to
         elif 2 * n <= self.exact_up_to or not n:
             # Half of it, so that a size that swings around the line does not sort again and again.
-            self.lists, wanted = None, False
+            self.lists, self._n_sorted, wanted = None, 0, False
         else:
-            wanted = self.lists.outgrown or n < SHRUNK * self._n_sorted
+            wanted = self.lists.outgrown(late) or n < SHRUNK * self._n_sorted
         if wanted:
             self.lists = InvertedLists.trained(self.columns["vector"], self.present)
             self._n_sorted = n

@@ -166,9 +166,10 @@ class InvertedLists:
     """Assignment of rows to lists, and choice of the lists that a query looks into.
 
     Removed rows stay in their list: they hold NaN, which no search finds. Built from centroids,
-    shape (n_lists, dim), the slots of rows, and the list of each. After its first lists, a query
-    looks into lists whose centroid is at most ``reach`` less near, as a difference of cosines, than
-    the k-th best of the first lists or than the nearest centroid, the less near of these two.
+    shape (n_lists, dim), the slots of rows, and the list of each; ``sizes_then`` are the sizes of
+    the lists when they were made, by default those of now. After its first lists, a query looks
+    into lists whose centroid is at most ``reach`` less near, as a difference of cosines, than the
+    k-th best of the first lists or than the nearest centroid, the less near of these two.
     """
 
     def __init__(
@@ -177,11 +178,12 @@ class InvertedLists:
         reach: float,
         slots: NDArray[np.int64],
         numbers: NDArray[np.int64],
+        sizes_then: NDArray[np.int64] | None = None,
     ) -> None:
         self.centroids, self.reach = centroids, reach
         self._members = [np.empty(0, dtype=np.int64)] * len(centroids)
         self._add(slots, numbers)
-        self._sizes_then = self._sizes
+        self._sizes_then = self._sizes if sizes_then is None else sizes_then
 
     @classmethod
     def trained(cls, rows: NDArray[np.float32], slots: NDArray[np.int64]) -> Self:
@@ -235,13 +237,25 @@ class InvertedLists:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(centroids):
             msg = "its lists are out of range"
             raise ValueError(msg)
-        return cls(centroids.copy(), reach, slots, numbers.astype(np.int64))
+        sizes = arrays["sizes_then"]
+        if sizes.dtype != np.int64 or sizes.shape != centroids.shape[:1]:
+            msg = "its lists had not one size each when they were made"
+            raise ValueError(msg)
+        return cls(centroids.copy(), reach, slots, numbers.astype(np.int64), sizes.copy())
 
-    @property
-    def outgrown(self) -> bool:
-        """Whether the lists no longer fit the rows."""
+    def state(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return what :meth:`saved` needs, beside the reach, for the rows in some slots."""
+        return {
+            "slots": slots,
+            "lists": self.numbers_of(slots),
+            "centroids": self.centroids.copy(),
+            "sizes_then": self._sizes_then,
+        }
+
+    def outgrown(self, times: float = 1.0) -> bool:
+        """Whether the lists no longer fit the rows; ``times`` as long ones count as too long."""
         sizes, then = self._sizes, self._sizes_then
-        long = sizes > 2 * np.maximum(then, then.mean())
+        long = sizes > 2 * times * np.maximum(then, then.mean())
         return bool(sizes[long].sum() > OUTGROWN * sizes.sum())
 
     def add(self, slots: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
@@ -258,9 +272,8 @@ class InvertedLists:
     def renumbered(self, before: NDArray[np.int64]) -> InvertedLists:
         """Return the lists for rows that had these slots and now have slots 0, 1, 2, ..."""
         numbers = self.numbers_of(before).astype(np.int64)
-        lists = InvertedLists(self.centroids, self.reach, np.arange(len(before)), numbers)
-        lists._sizes_then = self._sizes_then
-        return lists
+        slots = np.arange(len(before))
+        return InvertedLists(self.centroids, self.reach, slots, numbers, self._sizes_then)
 
     def search(self, queries: NDArray[np.float32], k: int, rows: NDArray[np.float32]) -> Neighbors:
         """Return the k nearest rows of each query, exactly if the lists hold too few."""

@@ -53,6 +53,7 @@ class Columns:
     def __init__(self, **fills: Any) -> None:
         self._fills = {name: np.asarray(fill) for name, fill in fills.items()}
         self._n = 0
+        self._lent: set[str] = set()
         self._arrays = {n: np.empty((0, *f.shape), f.dtype) for n, f in self._fills.items()}
 
     def __len__(self) -> int:
@@ -61,6 +62,22 @@ class Columns:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a view of the filled rows; callers may write through it."""
         return self._arrays[name][: self._n]
+
+    def lent(self, name: str) -> NDArray[Any]:
+        """Return the present rows for good, without a copy, to be read only.
+
+        New rows do not change them; before it changes old ones, a caller calls :meth:`own`.
+        """
+        rows = self[name]
+        rows.flags.writeable = False
+        self._lent.add(name)
+        return rows
+
+    def own(self, name: str) -> None:
+        """Leave the rows that were lent to whom has them, and go on with a copy of them."""
+        if name in self._lent:
+            self._lent.remove(name)
+            self._arrays[name] = self._arrays[name].copy()
 
     def grow(self, n: int) -> None:
         """Grow to ``n`` rows, not fewer than now, with spare room for an eighth more."""

@@ -36,6 +36,8 @@ from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
+from ragshield_core.neighbors import index
+from ragshield_core.neighbors.search import InvertedLists
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.sharing import turns
 from ragshield_core.sharing.journal import MEASURES, SAVES, Journal
@@ -355,6 +357,32 @@ def test_one_process_measures_for_all_in_a_recalibration(
         other.writes.catch_up()
         assert asked.call_count == before
     assert other.status().calibrated_at == 380
+    assert_same(one, other, tmp_path)
+
+
+def test_no_write_makes_the_lists_for_searches_and_all_processes_get_the_same(
+    url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(index, "EXACT_UP_TO", 320)
+    one, other = opened(url, detectors=CliqueDetector, fpr=RATE)
+    one.adopt(passages(300, 1), at_most=0.2)
+    other.writes.catch_up()
+    trained, threads = InvertedLists.trained, []
+
+    def making(*given):
+        threads.append(threading.current_thread().name)
+        return trained(*given)
+
+    monkeypatch.setattr(InvertedLists, "trained", making)
+    for n_made, n_known in ((1, 380), (2, 900)):  # first ones, and once they have doubled
+        for number in range(len(one.writes.known_ids()), n_known, 20):
+            one.learn(passages(20, number, f"new{number}-"))
+            one.writes.settled()
+        other.writes.catch_up()
+        assert threads == ["ragshield-thresholds"] * n_made
+        for guard in (one, other):
+            graph = guard.detectors[0]._known.graph
+            assert len(graph.index.lists.numbers_of(graph.present)) == n_known
     assert_same(one, other, tmp_path)
 
 

@@ -54,6 +54,7 @@ from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
 from ragshield_core.neighbors.known import NeighborSource, rows_within
 from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where
+from ragshield_core.state import part_of
 from ragshield_core.text.copies import content_words
 
 # Fewer entries do not show the usual evidence among them.
@@ -63,6 +64,8 @@ FEW = 256
 # Entries of a sample that nobody has vouched for do not count as clean if they are so suspicious
 # that only this share of clean entries would be.
 EXTREME = 1e-4
+# The lists in which neighbours are searched, in a measurement of usual values.
+SORTED = "sorted"
 
 
 class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOwner):
@@ -221,11 +224,12 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         """Measure the usual evidence again, among entries of the present knowledge base."""
         if (known := self._ready) is None:
             return
+        known.graph.sort()
         slots = known.graph.index.slots_of(reference.ids)
         slots = slots[slots >= 0]
         if len(slots) >= self.min_entries:
             measure(known, slots)
-            self._changed()
+        self._changed()
 
     def usual(self, earlier: Self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the latest measurement of a copy; nothing before there is any."""
@@ -234,10 +238,12 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         values, arrays = then.usual_state()
         slots = arrays["slots"]
         same = known.graph.same_lists(then.graph, slots)
-        return values, {
+        arrays = {
             name: column[same] if name == "slots" or name.startswith(NOTED) else column
             for name, column in arrays.items()
         }
+        values[SORTED], lists = known.graph.sorted_by(then.graph)
+        return values, arrays | {f"{SORTED}.{name}": column for name, column in lists.items()}
 
     def prepared(self, entries: Batch) -> dict[str, NDArray[Any]]:
         """Return the neighbours and the tightness that :meth:`learn` is about to write."""
@@ -264,6 +270,7 @@ class CliqueDetector(GroupDetector, Audits, SharesUsual, SharesLearning, IndexOw
         """Take over a measurement of the usual evidence."""
         if values and self._ready is not None:
             self._ready.take_usual(values, arrays)
+            self._ready.graph.take_sorted(values[SORTED], part_of(arrays, f"{SORTED}."))
             self._changed()
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002

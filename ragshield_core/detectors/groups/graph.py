@@ -195,6 +195,22 @@ class SimilarityGraph:
             self.index = StoredIndex.of(before, table)
         self._last = None
 
+    def sort(self) -> None:
+        """Make or renew the lists in which neighbours are searched, if that is due."""
+        if isinstance(self.index, NeighborIndex):
+            self.index.sort()
+
+    def sorted_by(self, earlier: SimilarityGraph) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the lists that an earlier copy has made since, nothing if it made none."""
+        if isinstance(self.index, NeighborIndex) and isinstance(earlier.index, NeighborIndex):
+            return self.index.lists_from(earlier.index)
+        return {}, {}
+
+    def take_sorted(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the result of :meth:`sorted_by`."""
+        if values and isinstance(self.index, NeighborIndex):
+            self.index.take_lists(values, arrays)
+
     def copied(
         self, numbers: NDArray[np.int64], lists: Lists, new: Sequence[NDArray[np.uint32]] = ()
     ) -> NDArray[np.float32]:

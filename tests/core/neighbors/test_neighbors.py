@@ -147,6 +147,8 @@ def test_index_switches_at_its_limit_and_back_below_half():
     index.add(names(100), rows[:100])
     assert index.exact
     index.add(["last"], rows[100:])
+    assert index.exact  # one entry does not wait for it
+    index.sort()
     assert not index.exact
     index.remove(names(50))
     assert not index.exact
@@ -207,13 +209,15 @@ def test_state_survives_json_and_npz(kind):
         lambda s: s.arrays["ids"].__setitem__(3, ord("0")),  # "e1" becomes "e0"
         lambda s: s.arrays["id_lengths"].__setitem__(0, -1),
         lambda s: s.arrays.pop("vectors"),
-        lambda s: s.arrays["vectors"].__setitem__((3, 0), np.nan),
+        lambda s: s.arrays.update(vectors=np.where(s.arrays["vectors"] > 0.9, np.nan, 0.0)),
         lambda s: s.arrays["slots"].__setitem__(0, 1),
         lambda s: s.arrays["lists"].__setitem__(0, 60),
         lambda s: s.arrays.update(lists=s.arrays["lists"][1:]),
         lambda s: s.arrays.update(centroids=s.arrays["centroids"][:, 1:]),
         lambda s: s.arrays["centroids"].__setitem__((0, 0), np.nan),
         lambda s: s.values.update(reach=float("nan")),
+        lambda s: s.arrays.update(sizes_then=s.arrays["sizes_then"][1:]),
+        lambda s: s.arrays.update(sizes_then=s.arrays["sizes_then"].astype(float)),
     ],
 )
 def test_a_damaged_state_is_refused(change):
@@ -267,6 +271,73 @@ def test_incoming_copies_do_not_retrain_the_lists_every_time(monkeypatch):
     assert len(sorted_) <= 5
     found = index.search(rows[1:2], 3)
     np.testing.assert_allclose(found.similarities[0, 0], 1.0, atol=1e-6)
+
+
+def test_few_new_entries_leave_the_lists_to_later_until_these_are_overdue():
+    rows = rows_of(1_000)
+    index = NeighborIndex(DIM, exact_up_to=100)
+    for start in range(0, 200, 10):
+        index.add(names(10, f"s{start}-"), rows[start : start + 10])
+    assert index.exact
+    index.add(["overdue"], rows[200:201])
+    assert not index.exact
+    then = index._n_sorted
+    for start in range(300, 780, 10):  # nearly four times as many
+        index.add(names(10, f"s{start}-"), rows[start : start + 10])
+    assert index._n_sorted == then
+    restored = NeighborIndex.restored(*through_files(*index.state()))
+    for each in (index, restored):  # a restored one knows how long its lists were
+        each.sort()
+        assert each._n_sorted == len(each) > 3 * then
+    index.add(names(1_000, "many"), rows[:1_000])  # these do not wait
+    assert index._n_sorted == len(index)
+
+
+@pytest.mark.parametrize("removed", [0, 3, 40])
+def test_lists_that_a_copy_has_made_are_taken_over(removed):
+    rows = clustered(1_500)
+    index = NeighborIndex(DIM, exact_up_to=700)
+    for start in range(0, 1_000, 50):
+        index.add(names(50, f"s{start}-"), rows[start : start + 50])
+    copy = NeighborIndex.restored(*through_files(*index.state()))
+    assert not copy.exact
+    index.add(names(90, "later"), rows[1_000:1_090])
+    index.remove([f"s100-{n}" for n in range(removed)])
+    assert index.exact
+    truth = index.search(rows[1_090:], 5)
+    index.take_lists(*index.lists_from(copy))
+    assert not index.exact
+    found = index.search(rows[1_090:], 5)
+    assert (found.similarities >= truth.similarities[:, -1:] - TIE).mean() >= 0.98
+    later = index.search(rows[1_000:1_090], 1)
+    assert index.ids_of(later.slots[:, 0]) == names(90, "later")
+    assert index.lists_from(copy) == ({}, {})  # it has them
+
+
+def test_lists_of_a_copy_are_left_if_entries_were_renumbered_since():
+    index = index_of(rows_of(60), exact_up_to=100)
+    index.exact_up_to = 20
+    copy = NeighborIndex.restored(*through_files(*index.state()))
+    index.remove(names(60)[:5])
+    assert index.lists_from(copy)[0]
+    index.compact()
+    assert index.lists_from(copy) == ({}, {})
+
+
+def test_lent_vectors_stay_as_they_are():
+    rows = rows_of(400)
+    index = index_of(rows[:300])
+    index.add(["room"], rows[300:301])  # from now on there is room for more
+    vectors = index.state()[1]["vectors"]
+    index.add(names(20, "new"), rows[301:321])
+    index.remove(names(10))
+    index.add(["again"], rows[:1])
+    np.testing.assert_array_equal(vectors, rows[:301])
+    with pytest.raises(ValueError, match="read-only"):
+        vectors[0] = 0.0
+    index.remove(names(20)[10:])
+    np.testing.assert_array_equal(vectors, rows[:301])
+    np.testing.assert_array_equal(index.vectors(index.slots_of(["again"])), rows[:1])
 
 
 def test_few_remaining_entries_are_all_found():
