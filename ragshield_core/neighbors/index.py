@@ -187,9 +187,9 @@ class NeighborIndex(Slots):
         """Return the index as JSON-ready values and arrays without objects."""
         values: dict[str, Any] = {"dim": self.dim, "exact_up_to": self.exact_up_to}
         values["capacity"] = self.capacity
-        slots, columns = self.present, self.columns
-        vectors = columns.lent("vector") if len(slots) == len(columns) else columns["vector"][slots]
-        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": vectors}
+        slots = self.present
+        # By slot, so that it needs no copy; NaN where an entry was removed.
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self.columns.lent("vector")}
         if self.lists is not None:
             values |= {"reach": self.lists.reach, "n_sorted": self._n_sorted}
             arrays |= self.lists.state(slots)
@@ -221,8 +221,12 @@ class NeighborIndex(Slots):
         index = cls(whole(values["dim"]), exact_up_to=whole(values["exact_up_to"]))
         slots, vectors = arrays["slots"], arrays["vectors"]
         index.take_over(unpacked(arrays), slots, values["capacity"])
-        check_rows("vectors", vectors, index.dim)
-        index.columns["vector"][slots] = vectors
+        if len(vectors) != len(index.columns):
+            msg = f"it has {len(vectors)} vectors for {len(index.columns)} slots"
+            raise ValueError(msg)
+        check_rows("vectors", vectors if len(slots) == len(vectors) else vectors[slots], index.dim)
+        index.columns["vector"][:] = vectors
+        index.columns["vector"][np.setdiff1d(np.arange(len(vectors)), slots)] = np.nan
         if "reach" in values:
             index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
             index._n_sorted = whole(values["n_sorted"])

@@ -216,8 +216,10 @@ class StoredIndex(Slots):
                 "store with its guard first."
             )
             raise NeighborsError(msg)
+        by_slot = np.full((self.capacity, self.dim), np.nan, dtype=np.float32)
+        by_slot[slots] = vectors
         values, arrays = NeighborIndex(self.dim).state()
-        arrays |= {"slots": slots, "vectors": vectors, **packed(self.ids)}
+        arrays |= {"slots": slots, "vectors": by_slot, **packed(self.ids)}
         return NeighborIndex.restored(values | {"capacity": self.capacity}, arrays)
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
