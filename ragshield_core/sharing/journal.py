@@ -41,7 +41,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
 from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read, written
-from ragshield_core.sharing.snapshots import KEPT
+from ragshield_core.sharing.snapshots import KEPT, SWEPT
 
 LONGEST_HOST = 20
 # Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
@@ -408,7 +408,7 @@ class Journal:
     # Room
 
     def prune(self, session: Transaction) -> None:
-        """Delete crashed writers, and events that no process needs.
+        """Delete crashed writers, and note which events no process needs, for :meth:`sweep`.
 
         The journal keeps the events after the last two snapshots (one may be damaged), and all
         events from the first pending one. A process that is further behind starts from a snapshot.
@@ -423,9 +423,17 @@ class Journal:
         until = min([*kept[KEPT - 1 :], *([] if pending is None else [pending - 1])], default=0)
         head = self._begun(session)
         if len(kept) == KEPT and until > head.pruned:
-            old = and_(_of(_EVENTS), _EVENTS.c.position <= until)
-            session.execute(delete(_EVENTS).where(old), ours)
             self._set_head(session, head, pruned=until)
+
+    def sweep(self, session: Transaction) -> bool:
+        """Delete some events that no process needs; return whether more are left."""
+        head, ours = self._head(session), {"of": self.namespace}
+        first = session.execute(select(func.min(_EVENTS.c.position)).where(_of(_EVENTS)), ours)
+        if head is None or (begin := first.scalar()) is None or begin > head.pruned:
+            return False
+        last = min(head.pruned, begin + SWEPT - 1)
+        session.execute(delete(_EVENTS).where(_of(_EVENTS), _EVENTS.c.position <= last), ours)
+        return bool(last < head.pruned)
 
     # In parts
 

@@ -529,9 +529,10 @@ class SharedWrites(Writes):
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
         values, arrays = self._state.to_parts()
-        self._write_snapshot(self.position + 1, json.dumps(values), arrays, append)
+        gone = self._write_snapshot(self.position + 1, json.dumps(values), arrays, append)
         self.position += 1
         self._turns.over()
+        self._sweep(gone)
 
     def _become(self, at_least: int = 0, last: int | None = None) -> None:
         """Take over the latest snapshot, at ``at_least`` or later, and the events after it."""
@@ -757,7 +758,7 @@ class SharedWrites(Writes):
                     return
                 with self._state.lock:
                     position, frozen = self.position, self._state.frozen()
-                self._write_snapshot(position, *frozen)
+                self._sweep(self._write_snapshot(position, *frozen))
         except OvertakenError as error:
             logger.info("no snapshot was written: %s", error)
         except Exception as error:  # noqa: BLE001 - the events are written, and can be read
@@ -784,18 +785,31 @@ class SharedWrites(Writes):
         values: str,
         arrays: dict[str, NDArray[Any]],
         also: Callable[[Session], object] = lambda _session: None,
-    ) -> None:
-        """Write a snapshot, and prune the journal."""
+    ) -> tuple[str, ...]:
+        """Write a snapshot, and prune the journal; return the snapshots to sweep."""
         pieces = self._snapshots.write_pieces(self._database.write, values, arrays)
 
-        def work(session: Session) -> None:
-            self._snapshots.finish(session, pieces, position)
+        def work(session: Session) -> tuple[str, ...]:
+            gone = self._snapshots.finish(session, pieces, position)
             also(session)
             self._tell(session, position)
             self._journal.prune(session)
+            return gone
 
-        self._log.write(work)
+        gone = self._log.write(work)
         self._covered(position)
+        return gone
+
+    def _sweep(self, snapshots: Sequence[str]) -> None:
+        """Delete what no process needs, some at a time; others have as much time in between."""
+        pieces = [partial(self._snapshots.sweep, snapshot=one) for one in snapshots]
+        sweeps: list[Callable[[Session], bool]] = [*pieces, self._journal.sweep]
+        for sweep in sweeps:
+            more = True
+            while more:
+                began = time.monotonic()
+                more = self._database.write(sweep)
+                time.sleep(time.monotonic() - began)
 
     def _tell(self, session: Session, position: int) -> None:
         """Record the snapshot in the log, if there is a key; setting it back is then noticed."""

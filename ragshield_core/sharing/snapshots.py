@@ -30,6 +30,7 @@ from ragshield_core.state import check_format
 # Number of stored snapshots, with the journal after them: one may be damaged.
 KEPT = 2
 CHUNK = 2**21  # bytes of a row, and of the rows of a transaction, which takes milliseconds
+SWEPT = 4  # rows that a transaction deletes, which takes milliseconds, too
 SHOWN = 60  # characters of a name
 FORMAT = 1
 
@@ -114,12 +115,12 @@ class Snapshots:
             id=snapshot, manifest=json.dumps({"format": FORMAT, "parts": parts}), number=number
         )
 
-    def finish(self, session: Session, pieces: Pieces, position: int) -> None:
-        """List the pieces of a snapshot.
+    def finish(self, session: Session, pieces: Pieces, position: int) -> tuple[str, ...]:
+        """List the pieces of a snapshot; return the names of snapshots that are not listed.
 
-        ``position`` is that of the last event in the snapshot. All but the latest snapshots are
-        deleted, and so are pieces that no list names: their writer has failed, or is slower than
-        this one and will find them gone.
+        ``position`` is that of the last event in the snapshot. All but the latest snapshots leave
+        the list. Pieces of others are there, too, if their writer has failed, or is slower than
+        this one. :meth:`sweep` deletes them: in one transaction, writers would wait for seconds.
 
         Raises
         ------
@@ -140,7 +141,14 @@ class Snapshots:
             session.execute(delete(_SNAPSHOTS).where(self._is(old)))
         listed = select(SnapshotRow.id).where(SnapshotRow.namespace == self.namespace)
         gone = (ChunkRow.namespace == self.namespace, ChunkRow.snapshot.not_in(listed))
-        session.execute(delete(_CHUNKS).where(*gone))
+        return tuple(session.scalars(select(ChunkRow.snapshot).where(*gone).distinct()))
+
+    def sweep(self, session: Session, snapshot: str) -> bool:
+        """Delete some pieces of a snapshot that is not listed; return whether more may be left."""
+        mine = self._pieces_of(snapshot)
+        some = session.scalars(select(ChunkRow.number).where(*mine).limit(SWEPT)).all()
+        session.execute(delete(_CHUNKS).where(*mine, ChunkRow.number.in_(some)))
+        return len(some) == SWEPT
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
         """Return the snapshots, latest first."""

@@ -26,7 +26,7 @@ from ragshield_core.model.errors import (
 from ragshield_core.sharing import rows
 from ragshield_core.sharing.journal import Journal, new_writer
 from ragshield_core.sharing.rows import from_bytes, now, to_bytes
-from ragshield_core.sharing.snapshots import Snapshots
+from ragshield_core.sharing.snapshots import SWEPT, Snapshots
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)
@@ -359,11 +359,20 @@ def test_turn_survives_a_failed_write_and_blocks_no_recovery(shared, journal):
 
 
 def snapshot(shared, position, values=None, arrays=None, of="ours", chunk=1 << 20):
-    """Write a snapshot; return the latest."""
+    """Write a snapshot, and delete what it makes superfluous; return the latest."""
     kept = Snapshots(of, chunk=chunk)
     pieces = kept.write_pieces(shared.write, json.dumps(values or {}), arrays or {})
-    shared.write(lambda s: kept.finish(s, pieces, position))
+    for gone in shared.write(lambda s: kept.finish(s, pieces, position)):
+        swept(shared, lambda s, gone=gone: kept.sweep(s, gone))
     return shared.read(kept.latest)
+
+
+def swept(shared, sweep):
+    """Sweep to the end; return the number of transactions."""
+    times = 1
+    while shared.write(sweep):
+        times += 1
+    return times
 
 
 def found_in(shared, made, of="ours"):
@@ -383,6 +392,7 @@ def test_only_unneeded_events_are_pruned(shared, journal):
     for position, rest in ((6, 1), (9, 7), (10, 10)):  # the only snapshot may be damaged
         snapshot(shared, position)
         shared.write(journal.prune)
+        swept(shared, journal.sweep)
         assert left(shared) == [*sorted([1, 2, 3, *range(rest, 11)])]
     writers = text("SELECT writer FROM ragshield_journal_writers WHERE namespace = 'ours'")
     assert shared.read(lambda s: s.execute(writers).scalars().all()) == ["a"]
@@ -399,13 +409,46 @@ def test_pending_events_are_never_pruned(shared, journal):
         snapshot(shared, position)
     age(shared, "dead")
     shared.write(journal.prune)
+    swept(shared, journal.sweep)
     assert left(shared) == [3, 4]
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
     assert record.event.ids == ("3",)
     shared.write(lambda s: journal.close_pending(s, [3], writer="helper"))
     shared.write(journal.prune)
+    assert left(shared) == [3, 4]
+    swept(shared, journal.sweep)
     assert left(shared) == []
     assert append(shared, journal, learned(5), expected=4) == range(5, 6)
+
+
+def test_a_sweep_deletes_some_rows_at_a_time(shared, journal):
+    assert not shared.write(journal.sweep)
+    append(shared, journal, *map(learned, range(1, 3 * SWEPT + 2)), expected=0)
+    for position in (3 * SWEPT, 3 * SWEPT + 1):
+        snapshot(shared, position)
+    assert not shared.write(journal.sweep)  # nothing was pruned
+    shared.write(journal.prune)
+    assert shared.write(journal.sweep)
+    assert left(shared) == [*range(SWEPT + 1, 3 * SWEPT + 2)]
+    with pytest.raises(PrunedError):
+        shared.read(lambda s: journal.since(s, SWEPT - 1))
+    assert len(shared.read(lambda s: journal.since(s, SWEPT))) == 2 * SWEPT + 1
+    assert swept(shared, journal.sweep) == 2
+    assert left(shared) == [3 * SWEPT + 1]
+
+
+def test_a_sweep_spares_pieces_of_a_snapshot_that_has_begun_since(shared):
+    kept, counted = Snapshots("ours"), text("SELECT count(*) FROM ragshield_snapshot_chunks")
+    arrays = {str(number): np.arange(3) for number in range(2 * SWEPT)}  # a row each
+    crashed = kept.write_pieces(shared.write, "{}", arrays)
+    pieces = kept.write_pieces(shared.write, "{}", ARRAYS)
+    (gone,) = shared.write(lambda s: kept.finish(s, pieces, 5))
+    begun = kept.write_pieces(shared.write, "{}", arrays)
+    assert shared.write(lambda s: kept.sweep(s, gone))
+    n_pieces = shared.read(lambda s: s.execute(counted).scalar())
+    assert n_pieces == crashed.number - SWEPT + pieces.number + begun.number
+    swept(shared, lambda s: kept.sweep(s, gone))
+    assert shared.write(lambda s: kept.finish(s, begun, 6)) == ()
 
 
 # Snapshots

@@ -614,6 +614,17 @@ def test_refit_replaces_the_state_of_all_workers(url, tmp_path):
     assert_same(one, other, tmp_path)
 
 
+def test_a_guard_that_is_fitted_again_and_again_keeps_only_the_last_snapshots(url):
+    (one,) = opened(url, 1)
+    for number in range(4):
+        one.fit(passages(60, number))
+    with one.quarantine.database.read() as session:
+        counted = "SELECT count(DISTINCT snapshot) FROM ragshield_snapshot_chunks"
+        assert session.connection().exec_driver_sql(counted).scalar() == 2
+        left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
+        assert left.scalar() <= 2
+
+
 def test_failed_fit_changes_nothing_and_blocks_nobody(url):
     one, other = opened(url, detectors=lambda: LabelCentroidDetector(min_entries=2))
     one.fit(knowledge_base())
