@@ -318,6 +318,7 @@ class GroupEvidence:
             changed = (find(self._held.suspected, overlay.lists.slots) >= 0).any(axis=1)
             self._take(before, np.flatnonzero(~changed))
             rows = np.flatnonzero(changed)
+        self._measured = rows
         _in_parts(lambda some: self._tightness(some, before), rows)
 
     def _take(self, before: GroupEvidence, rows: NDArray[np.intp]) -> None:
@@ -343,6 +344,22 @@ class GroupEvidence:
         if channel not in self._with_edges:
             found[0] -= 1  # no members
         return ChannelEvidence(*found)
+
+    def changed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rows whose evidence may differ from that before entries were suspected."""
+        if self._held is None or not len(self.members):
+            return rows
+        group = self.members[:, :, : SIZES[-1] - 1]
+        around = self.members[:, :, : SIZES[-1] - 1 + SURROUNDINGS]
+        changed = np.zeros(len(self.numbers), dtype=np.bool_)
+        changed[self._measured] = True
+        changed |= np.isin(around, self.numbers[changed]).any(axis=(0, 2))  # by their contrast
+        outside = np.setdiff1d(group, [-1, *self.numbers.tolist()]).astype(np.int64)
+        lists = self.overlay.graph.lists.slots[outside]
+        outside = outside[(self._held.find(lists) >= 0).any(axis=1)]
+        others = np.concatenate([self.numbers[changed], outside])
+        changed |= np.isin(group, others).any(axis=(0, 2))  # by the other members
+        return rows[changed[rows]]
 
     def tightness(self) -> dict[Channel, NDArray[np.float32]]:
         """Return the tightness of all rows, by channel."""

@@ -98,8 +98,12 @@ def judge(
     before = first.evidence
     held = known.held().suspecting(suspects, before)
     evidence = known.evidence(overlay, before.newcomers, held=held, before=before)
-    judgement = scored(known, overlay, evidence, first.lineages, rows)
-    return within_sources(known, overlay, judgement)
+    again = evidence.changed(np.arange(len(overlay.numbers)) if rows is None else rows)
+    scores, why = first.scores.copy(), first.why.copy()
+    if again.size:
+        new = scored(known, overlay, evidence, first.lineages, again)
+        scores[again], why[again] = new.scores[again], new.why[again]
+    return within_sources(known, overlay, Judgement(scores, why, evidence, first.lineages))
 
 
 def scored(

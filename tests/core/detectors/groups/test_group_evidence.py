@@ -233,6 +233,47 @@ def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(seed, monk
     np.testing.assert_array_equal(quick.nearness, whole.nearness)
 
 
+@pytest.mark.parametrize(
+    ("seed", "known", "n_new", "stored"),
+    [
+        *((seed, 294, 6, stored) for seed in range(1, 5) for stored in (False, True)),
+        (10, 294, 6, False),  # by the contrast of another member
+        (44, 294, 6, True),
+        (11, 117, 3, True),  # by a member whose own list is not part of the overlay
+        (14, 596, 4, True),
+    ],
+)
+def test_only_rows_whose_evidence_suspicion_may_change_are_judged_again(seed, known, n_new, stored):
+    batch = corpus(seed, n=known + n_new)
+    graph = graph_of(batch.take(range(known)))
+    overlay = graph.overlay(batch.take(range(known, known + n_new)))
+    standing = evidence_of(graph).tightness()
+    given = {"standing": {"tight": standing}, "exempt": overlay.lineage_codes(()), "kin": KIN}
+    nobody = np.empty(0)
+    nobody = Held.of(
+        graph,
+        nobody.astype(np.int64),
+        nobody.astype(np.float32),
+        nobody.astype(np.bool_),
+        standing,
+    )
+    first, rows = GroupEvidence(overlay, CHANNELS, **given), np.arange(len(overlay.numbers))
+    assert first.changed(rows).tolist() == rows.tolist()
+    before = first.tied(rows)
+    suspect = n_new + seed % (len(rows) - n_new) if stored else 0
+    held = nobody.suspecting(np.array([suspect]), first)
+    again = GroupEvidence(overlay, CHANNELS, **given, held=held, before=first)
+    differs = np.zeros(len(rows), dtype=np.bool_)
+    for channel, after in again.tied(rows).items():
+        for one, other in zip(before[channel], after, strict=True):
+            differs |= (one != other).any(axis=1)
+    changed = again.changed(rows)
+    assert set(np.flatnonzero(differs)) <= set(changed.tolist())
+    assert differs.any()
+    assert len(changed) < len(rows)
+    assert again.changed(rows[::2]).tolist() == [row for row in changed.tolist() if row % 2 == 0]
+
+
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_a_channel_has_the_same_evidence_alone_and_with_the_others(channel):
     batch = corpus(7, n=60)
