@@ -7,6 +7,9 @@ from support import PASSAGE_DIM, passages, prose
 from ragshield_core import Batch
 from ragshield_core.calibration.arrivals import Arrivals, Counted
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.groups.evidence import GroupEvidence
+from ragshield_core.detectors.groups.judging import judge
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.p_values import JointCalibration
 from ragshield_core.model.support import Support
 
@@ -35,6 +38,27 @@ def test_a_member_is_nearer_to_a_held_group_than_to_its_surroundings():
     # Three times as far as the twins from each other, and all else is far off.
     assert detector.score(member)[0] > without.score(member)[0] + 2.0
     assert detector.score(aside)[0] == pytest.approx(without.score(aside)[0], abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [4, 9])
+def test_a_batch_is_judged_again_without_its_suspects_where_that_makes_a_difference(
+    seed, monkeypatch
+):
+    known = CliqueDetector().fit(KNOWN)._known
+    twins, others = at_distances(0.03, 0.04, 0.12, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, seed=seed)
+    batch = concatenate([twins, *others, passages(20, 50 + seed, "new")])
+    overlay = known.graph.overlay(batch)
+    first = judge(known, overlay)
+    suspects = np.flatnonzero(first.scores > known.suspicious)
+    again = judge(known, overlay, None, (suspects, first))
+    assert {5, 6, 7} <= set(suspects.tolist())  # beside the group
+    assert again.scores[[6, 7]].max() < known.suspicious < again.scores[:4].min()
+    assert (again.why != first.why).any()
+    monkeypatch.setattr(GroupEvidence, "changed", lambda _, rows: rows)
+    whole = judge(known, overlay, None, (suspects, first))
+    np.testing.assert_array_equal(again.scores, whole.scores)
+    np.testing.assert_array_equal(again.why, whole.why)
 
 
 def copies(n, text, seed):
