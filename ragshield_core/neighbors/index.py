@@ -68,10 +68,9 @@ class NeighborIndex(Slots):
     exact_up_to
         Number of entries up to which every search compares with every entry. Above it, entries are
         sorted into lists, and searches are approximate. This takes seconds for 100,000 entries and
-        about a minute for a million: after the :meth:`add` of a few entries, :meth:`sort` does it,
-        or another index in the background, see :meth:`take_lists`. An add of many does it itself,
-        and one of few if it is overdue. Below half of the number, lists are dropped. ``None``: the
-        default.
+        about a minute for a million. The :meth:`add` of a few entries leaves it to :meth:`sort`,
+        or to a copy in the background (:meth:`lists_from`), until it is overdue; an add of many
+        does it itself. Below half of the number, lists are dropped. ``None``: the default.
 
     Notes
     -----

@@ -625,6 +625,18 @@ def test_a_guard_that_is_fitted_again_and_again_keeps_only_the_last_snapshots(ur
         assert left.scalar() <= 2
 
 
+def test_a_sweep_that_fails_fails_no_write_and_is_made_up_for(url, caplog):
+    (one,) = opened(url, 1)
+    with mock.patch.object(Snapshots, "sweep", side_effect=OSError("disk full")):
+        for number in range(3):
+            one.fit(passages(60, number))
+    assert "old snapshots and events are not all deleted yet (OSError)" in caplog.text
+    one.fit(passages(60, 9))
+    with one.quarantine.database.read() as session:
+        counted = "SELECT count(DISTINCT snapshot) FROM ragshield_snapshot_chunks"
+        assert session.connection().exec_driver_sql(counted).scalar() == 2
+
+
 def test_failed_fit_changes_nothing_and_blocks_nobody(url):
     one, other = opened(url, detectors=lambda: LabelCentroidDetector(min_entries=2))
     one.fit(knowledge_base())

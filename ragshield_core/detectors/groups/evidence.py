@@ -354,7 +354,7 @@ class GroupEvidence:
         changed = np.zeros(len(self.numbers), dtype=np.bool_)
         changed[self._measured] = True
         changed |= np.isin(around, self.numbers[changed]).any(axis=(0, 2))  # by their contrast
-        outside = np.setdiff1d(group, [-1, *self.numbers.tolist()]).astype(np.int64)
+        outside = np.setdiff1d(group, np.append(self.numbers, -1))
         lists = self.overlay.graph.lists.slots[outside]
         outside = outside[(self._held.find(lists) >= 0).any(axis=1)]
         others = np.concatenate([self.numbers[changed], outside])

@@ -190,21 +190,20 @@ def test_evidence_of_a_new_entry_matches_a_full_computation(channel):
             )
 
 
+def nobody_held(graph, tight):
+    none = np.empty(0)
+    kinds = (np.int64, np.float32, np.bool_)
+    return Held.of(graph, *(none.astype(kind) for kind in kinds), tight)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_suspicion_changes_only_the_evidence_of_those_beside_suspects(seed, monkeypatch):
     batch = corpus(seed, n=60)
     graph = graph_of(batch.take(range(45)))
     overlay = graph.overlay(batch.take(range(45, 60)))
     exempt = overlay.lineage_codes(())
-    nobody = np.empty(0)
     tight = evidence_of(graph).tightness()
-    held = Held.of(
-        graph,
-        nobody.astype(np.int64),
-        nobody.astype(np.float32),
-        nobody.astype(np.bool_),
-        tight,
-    )
+    held = nobody_held(graph, tight)
     newcomers = Newcomers(
         overlay, WordShares.of([graph.words.take(graph.present)]), lambda numbers: numbers // 30
     )
@@ -249,19 +248,11 @@ def test_only_rows_whose_evidence_suspicion_may_change_are_judged_again(seed, kn
     overlay = graph.overlay(batch.take(range(known, known + n_new)))
     standing = evidence_of(graph).tightness()
     given = {"standing": {"tight": standing}, "exempt": overlay.lineage_codes(()), "kin": KIN}
-    nobody = np.empty(0)
-    nobody = Held.of(
-        graph,
-        nobody.astype(np.int64),
-        nobody.astype(np.float32),
-        nobody.astype(np.bool_),
-        standing,
-    )
     first, rows = GroupEvidence(overlay, CHANNELS, **given), np.arange(len(overlay.numbers))
     assert first.changed(rows).tolist() == rows.tolist()
     before = first.tied(rows)
     suspect = n_new + seed % (len(rows) - n_new) if stored else 0
-    held = nobody.suspecting(np.array([suspect]), first)
+    held = nobody_held(graph, standing).suspecting(np.array([suspect]), first)
     again = GroupEvidence(overlay, CHANNELS, **given, held=held, before=first)
     differs = np.zeros(len(rows), dtype=np.bool_)
     for channel, after in again.tied(rows).items():
@@ -312,16 +303,8 @@ def test_a_channel_has_the_same_evidence_alone_and_with_the_others(channel):
 def test_the_bond_of_a_suspect_is_its_nearness_to_the_nearest_suspects_of_its_group():
     graph = graph_of(corpus(4, n=60))
     evidence = evidence_of(graph)
-    none = np.empty(0)
-    nobody = Held.of(
-        graph,
-        none.astype(np.int64),
-        none.astype(np.float32),
-        none.astype(np.bool_),
-        evidence.tightness(),
-    )
     rows = np.array([3, *evidence["cross"].members[3, :2].tolist(), 40])
-    held = nobody.suspecting(rows, evidence)
+    held = nobody_held(graph, evidence.tightness()).suspecting(rows, evidence)
     for place, channel in enumerate(CHANNELS):
         found = evidence[channel]
         for number, bond in zip(held.numbers.tolist(), held.bonds[place].tolist(), strict=True):
