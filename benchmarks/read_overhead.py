@@ -184,9 +184,8 @@ at most {GOAL}. Python {platform.python_version()}, threads: {faiss.omp_get_max_
         + "\n".join(lines)
         + f"""
 
-In the last line, every tenth query is for one of the held entries. The first that meets one is made
-a second time, for more; while searches go on to meet some, all are made for a few results more from
-the start. Where fewer than one search in seventy meets a held entry, those are made twice.
+In the last line, every tenth query is for one of the held entries. A search that meets one is made
+a second time, for more.
 
 ## With screening at retrieval
 
