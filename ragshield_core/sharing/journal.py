@@ -41,9 +41,10 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
 from ragshield_core.sharing.lease import DEFAULT_LEASE
 from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read, written
-from ragshield_core.sharing.snapshots import KEPT, SWEPT
+from ragshield_core.sharing.snapshots import CHUNK, KEPT, SWEPT
 
 LONGEST_HOST = 20
+MOST_SWEPT = 1_000  # events that a transaction deletes: those of single writes are small
 # Tasks that one process does for all, as prefixes of the name under which it takes part meanwhile.
 MEASURES, SAVES = "thresholds of ", "snapshot of "
 # Distance of two tickets. Between them is room for a writer that goes next; a second one may have
@@ -428,12 +429,18 @@ class Journal:
     def sweep(self, session: Transaction) -> bool:
         """Delete some events that no process needs; return whether more are left."""
         head, ours = self._head(session), {"of": self.namespace}
-        first = session.execute(select(func.min(_EVENTS.c.position)).where(_of(_EVENTS)), ours)
-        if head is None or (begin := first.scalar()) is None or begin > head.pruned:
+        if head is None:
             return False
-        last = min(head.pruned, begin + SWEPT - 1)
+        old = and_(_of(_EVENTS), _EVENTS.c.position <= head.pruned)
+        sizes = select(_EVENTS.c.position, func.length(_EVENTS.c.arrays)).where(old)
+        sizes = sizes.order_by(_EVENTS.c.position).limit(MOST_SWEPT)
+        last, size = 0, 0
+        for position, more in session.execute(sizes, ours):
+            if last and size + more > SWEPT * CHUNK:
+                break
+            last, size = position, size + more
         session.execute(delete(_EVENTS).where(_of(_EVENTS), _EVENTS.c.position <= last), ours)
-        return bool(last < head.pruned)
+        return bool(0 < last < head.pruned)
 
     # In parts
 

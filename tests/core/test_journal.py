@@ -23,6 +23,7 @@ from ragshield_core.model.errors import (
     StateError,
     TakenOverError,
 )
+from ragshield_core.sharing import journal as journals
 from ragshield_core.sharing import rows
 from ragshield_core.sharing.journal import Journal, new_writer
 from ragshield_core.sharing.rows import from_bytes, now, to_bytes
@@ -421,20 +422,42 @@ def test_pending_events_are_never_pruned(shared, journal):
     assert append(shared, journal, learned(5), expected=4) == range(5, 6)
 
 
-def test_a_sweep_deletes_some_rows_at_a_time(shared, journal):
+def with_entries(n):
+    """Return events of a kilobyte or more each."""
+    entries = Batch.of(ids=["e"], texts=["text"], embeddings=np.ones((1, 256)))
+    return [Event(change=Change.LEARNED, entries=entries) for _ in range(n)]
+
+
+@pytest.mark.parametrize(("most", "size"), [(4, 1 << 20), (1_000, 1 << 10)])
+def test_a_sweep_deletes_some_events_at_a_time(shared, journal, monkeypatch, most, size):
+    monkeypatch.setattr(journals, "MOST_SWEPT", most)
+    monkeypatch.setattr(journals, "CHUNK", size)
     assert not shared.write(journal.sweep)
-    append(shared, journal, *map(learned, range(1, 3 * SWEPT + 2)), expected=0)
-    for position in (3 * SWEPT, 3 * SWEPT + 1):
+    append(shared, journal, *with_entries(13), expected=0)
+    for position in (12, 13):
         snapshot(shared, position)
     assert not shared.write(journal.sweep)  # nothing was pruned
     shared.write(journal.prune)
     assert shared.write(journal.sweep)
-    assert left(shared) == [*range(SWEPT + 1, 3 * SWEPT + 2)]
+    begin = left(shared)[0]
+    assert begin == 5 if most == 4 else 1 < begin < 12
     with pytest.raises(PrunedError):
-        shared.read(lambda s: journal.since(s, SWEPT - 1))
-    assert len(shared.read(lambda s: journal.since(s, SWEPT))) == 2 * SWEPT + 1
-    assert swept(shared, journal.sweep) == 2
-    assert left(shared) == [3 * SWEPT + 1]
+        shared.read(lambda s: journal.since(s, begin - 2))
+    assert len(shared.read(lambda s: journal.since(s, begin - 1))) == 14 - begin
+    swept(shared, journal.sweep)
+    assert left(shared) == [13]
+
+
+def test_an_event_larger_than_a_sweep_is_deleted_alone(shared, journal, monkeypatch):
+    monkeypatch.setattr(journals, "CHUNK", 0)
+    append(shared, journal, *with_entries(3), expected=0)
+    for position in (2, 3):
+        snapshot(shared, position)
+    shared.write(journal.prune)
+    assert shared.write(journal.sweep)
+    assert left(shared) == [2, 3]
+    assert swept(shared, journal.sweep) == 1
+    assert left(shared) == [3]
 
 
 def test_a_sweep_spares_pieces_of_a_snapshot_that_has_begun_since(shared):
